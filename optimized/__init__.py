@@ -1,0 +1,1 @@
+"""GPU implementations: Triton kernels and their host wrappers. Importing this package imports neither of the two."""

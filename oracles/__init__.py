@@ -1,0 +1,1 @@
+"""Test oracles for the integer metadata that LLM servers compute on AMD GPUs."""

@@ -1,0 +1,53 @@
+"""Plain torch and NumPy code, on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
+
+from oracles.backends.base import Observation, Variation
+
+if TYPE_CHECKING:
+    from oracles.memory import Memory
+
+
+class HostBackend:
+    """Runs a callable as it is. Reads outside a buffer show only through what they change, or as a crash."""
+
+    name = "host"
+    runs: tuple[Literal["host", "triton"], ...] = ("host",)
+    sees: Mapping[str, str] = {
+        "values": "yes",
+        "writes outside buffers": "within the guard zones; further away only as a crash",
+        "reads outside buffers": "only where the value read changes a result or the process dies",
+        "host reads of device tensors": "yes",
+        "races, compilations": "no: nothing is launched",
+    }
+    judges_compilations = False
+    time_limit = 10.0
+
+    def unavailable(self) -> str | None:
+        """Always there."""
+        return None
+
+    def environment(self) -> Mapping[str, str]:
+        """Nothing."""
+        return {}
+
+    def prepare(self) -> None:
+        """Nothing."""
+
+    def memory(self, variation: Variation) -> Memory:
+        """Guarded CPU memory."""
+        from oracles.memory import Memory
+
+        return Memory(variation.sentinel)
+
+    @contextmanager
+    def watch(self, memory: Memory, variation: Variation) -> Iterator[Observation]:
+        """There is nothing to observe but the call itself."""
+        yield Observation()
+
+
+BACKEND = HostBackend()

@@ -1,0 +1,103 @@
+"""The interpreter as the harness sees it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Literal
+
+from oracles.backends.base import Variation
+from oracles.backends.interpreter.limits import limit_of
+from oracles.backends.interpreter.observation import InterpreterObservation
+from oracles.memory import Memory
+from oracles.verdict import Unsupported
+
+VERSIONS = ((3, 6), (3, 9))
+"""First and last minor version of Triton whose interpreter is known to work here."""
+
+SEES: Mapping[str, str] = {
+    "addresses": "every lane of every load, store and atomic, also through tables of pointers and between strided rows",
+    "masked lanes": "a load without other gives poison where it is masked off, another one in the second run",
+    "races": "two programs that store different values to a byte, or one that loads what another changes; nothing that "
+    "follows an acquiring atomic, nothing between the lanes of one program",
+    "integer widths": "the types of scalar arguments are those of the JIT, so products in 32 bits overflow as on a GPU",
+    "compilations": "the cache key of Triton's JIT for gfx942 is computed for every launch; nothing is compiled",
+    "bfloat16 and float8": "not judged: the interpreter computes them wrongly",
+    "inline assembly and external functions": "not judged: the interpreter has none",
+    "tuning": "of several configurations the first that is not pruned is run, untimed",
+    "order": "programs run one after the other, so one that waits for a later one never ends",
+    "timing, barriers, registers": "not seen",
+}
+"""What this arm can see and what it cannot."""
+
+
+class InterpreterBackend:
+    """Runs Triton kernels as NumPy code and checks every lane. ``TRITON_INTERPRET`` must be set before Triton loads."""
+
+    name: str = "interpreter"
+    runs: tuple[Literal["host", "triton"], ...] = ("host", "triton")
+    sees: Mapping[str, str] = SEES
+    judges_compilations: bool = False
+    time_limit: float = 60.0
+
+    def unavailable(self) -> str | None:
+        """Why it cannot be used. Triton is not imported here: that would fix its mode for the whole process."""
+        if importlib.util.find_spec("triton") is None:
+            return "triton is not installed"
+        try:
+            version = importlib.metadata.version("triton")
+        except importlib.metadata.PackageNotFoundError:
+            return "triton has no package metadata, so its version is unknown"
+        first, last = VERSIONS
+        numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+        if not first <= numbers <= last:
+            return f"triton {version} is outside {first[0]}.{first[1]} to {last[0]}.{last[1]}"
+        return None
+
+    def environment(self) -> Mapping[str, str]:
+        """Makes ``triton.jit`` give interpreted functions."""
+        return {"TRITON_INTERPRET": "1"}
+
+    def prepare(self) -> None:
+        """Load Triton in interpreted mode. Refuses a process that is not set up for it."""
+        if os.environ.get("TRITON_INTERPRET") != "1":
+            raise RuntimeError("TRITON_INTERPRET is not 1: the worker lacks this backend's environment")
+        import triton.language.standard as standard
+
+        if type(standard.zeros).__name__ != "InterpretedFunction":
+            raise RuntimeError("triton was imported before TRITON_INTERPRET was set")
+
+    def memory(self, variation: Variation) -> Memory:
+        """Guarded memory whose poison is that of the variation."""
+        return Memory(variation.sentinel)
+
+    @contextmanager
+    def watch(self, memory: Memory, variation: Variation) -> Iterator[InterpreterObservation]:
+        """Check every launch inside.
+
+        Raises :class:`Unsupported` for what the interpreter cannot do, also if the call swallowed the exception. An
+        exception of a kernel arrives as Triton's ``InterpreterError``, with the kernel's line in the message and the
+        original exception as its cause.
+        """
+        from oracles.backends.interpreter.session import Session
+
+        observation = InterpreterObservation()
+        session = Session(memory, variation, observation)
+        with session.installed():
+            try:
+                yield observation
+            except Unsupported:
+                raise
+            except Exception as error:
+                reason = str(session.unsupported) if session.unsupported else limit_of(error)
+                if reason is None:
+                    raise
+                raise Unsupported(reason) from error
+        if session.unsupported is not None:
+            raise session.unsupported
+
+
+BACKEND = InterpreterBackend()

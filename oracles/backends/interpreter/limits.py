@@ -1,0 +1,42 @@
+"""What the interpreter cannot do, told apart from what an implementation does wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from oracles.verdict import Unsupported
+
+_TEXTS = (
+    ("not supported in interpreter", NotImplementedError),
+    ("unsupported dtype", ValueError),
+    ("unsupported semantic", ValueError),
+    ("unsupported rmwOp", ValueError),
+    ("has unsupported dtype", Exception),
+    ("'InterpreterBuilder' object has no attribute", AttributeError),
+    ("`_semantic` argument must be provided outside of JIT functions", ValueError),
+    # The stubs of ``triton.language.extra.libdevice`` have no bodies; their results fail where they are used.
+    ("cannot convert None of type", TypeError),
+    ("active drivers", RuntimeError),
+)
+"""Parts of messages with which the interpreter, or the search for a GPU driver, gives up."""
+
+
+def limit_of(error: BaseException) -> str | None:
+    """Why this arm cannot judge a call that ended with ``error``, or ``None`` if the error is the call's own."""
+    for cause in _chain(error):
+        if isinstance(cause, Unsupported):
+            return str(cause)
+        for text, kind in _TEXTS:
+            if isinstance(cause, kind) and text in str(cause):
+                return f"the Triton interpreter: {cause}"
+    return None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        context = None if current.__suppress_context__ else current.__context__
+        current = current.__cause__ or context

@@ -1,0 +1,176 @@
+"""One guarded call: place the inputs, call, take the outputs, look at the damage."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from oracles.arrays import Inputs, Outputs
+from oracles.backends.base import Backend, Variation
+from oracles.contract import Contract
+from oracles.interception import intercepted
+from oracles.memory import Memory, Region, values_of
+from oracles.verdict import Failure, Stale, Unsupported, WrongShape
+
+
+@dataclass
+class Run:
+    """What one call did. ``outputs`` are NumPy copies (in/out buffers included); ``tensors`` the live originals."""
+
+    arguments: dict[str, Any]
+    memory: Memory
+    outputs: dict[str, Any] = field(default_factory=dict)
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    dtypes: dict[str, str] = field(default_factory=dict)
+    error: BaseException | None = None
+    failures: list[Failure] = field(default_factory=list)
+    misshapen: list[WrongShape] = field(default_factory=list)
+    launches: int = 0
+    compilations: list[str] = field(default_factory=list)
+    touched: list[str] = field(default_factory=list)
+
+
+def call(
+    contract: Contract, function: Callable[..., Any], backend: Backend, inputs: Inputs, variation: Variation
+) -> Run:
+    """Call an implementation on new objects."""
+    memory = backend.memory(variation)
+    return call_on(contract, function, backend, place(contract, memory, inputs), memory, variation)
+
+
+def place(contract: Contract, memory: Memory, inputs: Inputs) -> dict[str, Any]:
+    """The arguments of a call: guarded tensors for arrays, everything else as it is."""
+    arguments: dict[str, Any] = {}
+    for name, value in inputs.items():
+        item = contract.input(name)
+        arguments[name] = values_of(value, memory, name, device=item.role == "device", writable=item.inout)
+    return arguments
+
+
+def call_on(
+    contract: Contract,
+    function: Callable[..., Any],
+    backend: Backend,
+    arguments: dict[str, Any],
+    memory: Memory,
+    variation: Variation,
+) -> Run:
+    """Call an implementation on these objects."""
+    run = Run(arguments, memory)
+    state = _GlobalState()
+    process = os.getpid()
+    device = [region.tensor for region in memory.regions if region.device]
+    result: Any = None
+    with backend.watch(memory, variation) as observation:
+        try:
+            with intercepted(memory, device) as seen:
+                result = _invoke(contract, function, arguments)
+        except Unsupported:
+            raise
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit too: it is the implementation's, not ours
+            run.error = error
+    if os.getpid() != process:
+        os._exit(0)  # the implementation forked, and this is its child coming back from the call
+    state.restore()
+    run.failures = [*seen.failures, *observation.failures, *memory.faults()]
+    run.launches, run.compilations = observation.launches, list(observation.compilations)
+    run.touched = [region.name for region in memory.regions if region.writable and _input_changed(region, contract)]
+    if run.error is None:
+        _collect(contract, run, result)
+    return run
+
+
+def _invoke(contract: Contract, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    if contract.call is not None:
+        return contract.call(function, dict(arguments))
+    return function(**arguments)
+
+
+def _input_changed(region: Region, contract: Contract) -> bool:
+    names = {item.name for item in contract.inputs if item.inout}
+    return region.name.split("[")[0] in names and bool(region.changed().size)
+
+
+class _GlobalState:
+    """Settings of torch that a callable may leave changed: harmless to the contract, so undone without a verdict."""
+
+    def __init__(self) -> None:
+        self.dtype = torch.get_default_dtype()
+        self.grad = torch.is_grad_enabled()
+        self.deterministic = torch.are_deterministic_algorithms_enabled()
+
+    def restore(self) -> None:
+        if torch.get_default_dtype() != self.dtype:
+            torch.set_default_dtype(self.dtype)
+        if torch.is_grad_enabled() != self.grad:
+            torch.set_grad_enabled(self.grad)
+        if torch.are_deterministic_algorithms_enabled() != self.deterministic:
+            torch.use_deterministic_algorithms(self.deterministic)
+        if torch.get_default_device() != torch.device("cpu"):
+            torch.set_default_device(None)
+
+
+def _collect(contract: Contract, run: Run, result: Any) -> None:
+    """Name the results, copy them, and note what cannot be compared at all."""
+    returned = [item.name for item in contract.outputs]
+    buffers = [item.name for item in contract.inputs if item.inout]
+    for name in buffers:
+        run.outputs[name] = _copy(run, name, run.arguments[name])
+    values = _named(returned, result)
+    if values is None:
+        count = len(result) if isinstance(result, tuple | list) else 1
+        described = f"{type(result).__name__} with {count} items" if count != 1 else type(result).__name__
+        run.misshapen.append(WrongShape("outputs", f"returned {described}; the contract has {', '.join(returned)}"))
+        return
+    for name, value in values.items():
+        run.outputs[name] = _copy(run, name, value)
+        shared = _shared_input(run, value)
+        if shared is not None:
+            run.failures.append(Stale(name, f"shares memory with the input {shared.name}"))
+
+
+def _named(names: Sequence[str], result: Any) -> dict[str, Any] | None:
+    """The results by name: a tuple or list in order, a mapping by the same names, or a single value alone."""
+    if isinstance(result, Mapping):
+        return {name: result[name] for name in names} if set(names) <= set(result) else None
+    if isinstance(result, tuple | list):
+        return dict(zip(names, result, strict=True)) if len(result) == len(names) else None
+    return {names[0]: result} if len(names) == 1 else None
+
+
+def _copy(run: Run, name: str, value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return tuple(_copy(run, f"{name}[{index}]", item) for index, item in enumerate(value))
+    if not isinstance(value, torch.Tensor):
+        return value
+    run.tensors[name] = value
+    run.dtypes[name] = str(value.dtype).removeprefix("torch.")
+    return bits(value)
+
+
+def bits(tensor: torch.Tensor) -> np.ndarray:
+    """A NumPy copy of a tensor's values; types that NumPy lacks come as unsigned integers of the same width."""
+    plain = tensor.detach()
+    if plain.dtype.is_floating_point and str(plain.dtype) not in ("torch.float16", "torch.float32", "torch.float64"):
+        plain = plain.contiguous().view({1: torch.uint8, 2: torch.uint16}[plain.dtype.itemsize])
+    return np.array(plain.contiguous().numpy())
+
+
+def _shared_input(run: Run, value: Any) -> Region | None:
+    if not isinstance(value, torch.Tensor) or value.numel() == 0:
+        return None
+    region = run.memory.region_of(value)
+    is_input = region is not None and not region.name.startswith("torch.") and not region.writable
+    return region if is_input else None
+
+
+def outputs_of(run: Run) -> Outputs:
+    """The outputs as a relation or a predicate takes them."""
+    return run.outputs

@@ -1,0 +1,213 @@
+"""Judge one implementation on one input: call it several ways and name everything it did wrong.
+
+The order of the calls is fixed, so that a finding replays:
+
+1. a call with the first poison, programs in order;
+2. a call on new objects with equal values, the second poison, programs in reverse;
+3. if the two differ, up to three more that tell uninitialised reads, races and chance apart;
+4. where the values were right, the freshness protocol of :mod:`oracles.freshness`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from oracles.arrays import Inputs
+from oracles.backends.base import Backend, Variation
+from oracles.call import Run, call
+from oracles.contract import Contract, OnlyMemorySafety, Refused, Values
+from oracles.freshness import freshness
+from oracles.memory import poison, torch_dtype
+from oracles.providers.base import Implementation
+from oracles.verdict import (
+    CompileError,
+    Crash,
+    Failure,
+    InputMutated,
+    Nondeterministic,
+    OutOfBoundsRead,
+    OutOfBoundsWrite,
+    Race,
+    Recompiled,
+    UninitialisedRead,
+    Unsupported,
+    Unwritten,
+    WronglyAccepted,
+    WronglyRefused,
+    WrongShape,
+    WrongValue,
+)
+
+SAFETY = (OutOfBoundsRead, OutOfBoundsWrite, InputMutated, Crash)
+"""What is judged where the contract promises memory safety only."""
+
+MOST_COMPILATIONS = 2
+"""Compilations a dtype and mode that G6 allows."""
+
+
+@dataclass
+class Subject:
+    """A loaded implementation with its contract and backend, and what was learnt over its cases."""
+
+    contract: Contract
+    implementation: Implementation
+    function: Callable[..., Any]
+    backend: Backend
+    compilations: dict[str, set[str]] = field(default_factory=dict)
+
+    def run(self, inputs: Inputs, variation: Variation) -> Run:
+        """One call on new objects."""
+        return call(self.contract, self.function, self.backend, inputs, variation)
+
+
+def judge(subject: Subject, inputs: Inputs, *, fresh: bool = True) -> list[Failure]:
+    """All failures of one case; an empty list is a pass. Raises :class:`Unsupported` where nothing can be judged."""
+    for narrowing in subject.implementation.narrowings:
+        if narrowing.excludes(inputs):
+            raise Unsupported(f"{narrowing.clause} ({narrowing.source})")
+    expected = subject.contract.expected(inputs)
+    if isinstance(expected, Refused):
+        return _judge_refusal(subject, inputs, expected)
+    first = subject.run(inputs, Variation(0, "forward"))
+    if isinstance(expected, OnlyMemorySafety):
+        second = subject.run(inputs, Variation(1, "reverse"))
+        return distinct([f for run in (first, second) for f in run.failures if isinstance(f, SAFETY)])
+    if first.error is not None:
+        return distinct([*first.failures, _unexpected(subject, first.error)])
+    second = subject.run(inputs, Variation(1, "reverse"))
+    if second.error is not None:
+        return distinct([*first.failures, *second.failures, _unexpected(subject, second.error)])
+    found = [*first.failures, *second.failures, *_recompilations(subject, inputs, first)]
+    wrong = _judge_values(subject, inputs, expected, first, second)
+    if fresh and not wrong:
+        found += freshness(subject.contract, subject.function, subject.backend, inputs)
+    return distinct([*found, *wrong])
+
+
+def distinct(failures: Sequence[Failure]) -> list[Failure]:
+    """The first failure of each key."""
+    found: dict[str, Failure] = {}
+    for item in failures:
+        found.setdefault(item.key, item)
+    return list(found.values())
+
+
+def _unexpected(subject: Subject, error: BaseException) -> Failure:
+    """What an exception on a legal input means."""
+    name, text = type(error).__name__, f"{type(error).__name__}: {error}"
+    if isinstance(error, Failure):
+        return error
+    if any("CompilationError" in base.__name__ for base in type(error).__mro__):
+        return CompileError(name, text)
+    if isinstance(error, subject.implementation.refusal_types):
+        return WronglyRefused(name, text)
+    return Crash(name, text)
+
+
+def _judge_refusal(subject: Subject, inputs: Inputs, expected: Refused) -> list[Failure]:
+    if not subject.implementation.refuses:
+        raise Unsupported("refusals are not judged: no upstream check is cited, or the callable opted out")
+    run = subject.run(inputs, Variation(0, "forward"))
+    found = [item for item in run.failures if isinstance(item, SAFETY)]
+    if run.error is None:
+        found.append(WronglyAccepted(expected.argument, f"no exception; the contract refuses it: {expected.reason}"))
+    elif not isinstance(run.error, subject.implementation.refusal_types):
+        found.append(Crash(type(run.error).__name__, f"{type(run.error).__name__} where {expected.reason}"))
+    elif run.launches:
+        found.append(WronglyAccepted(expected.argument, f"refused, but only after {run.launches} launches"))
+    elif run.touched:
+        found.append(WronglyAccepted(expected.argument, f"refused, but only after writing {run.touched[0]}"))
+    return distinct(found)
+
+
+def _judge_values(subject: Subject, inputs: Inputs, expected: Values, first: Run, second: Run) -> list[Failure]:
+    contract = subject.contract
+    for run in (first, second):
+        if run.misshapen:
+            return list(run.misshapen)
+    if contract.accepts is not None:
+        complaint = contract.accepts(inputs, first.outputs)
+        return [WrongValue(contract.outputs[0].name, complaint)] if complaint else []
+    found: list[Failure] = []
+    for name, wanted in expected.outputs.items():
+        got, again = first.outputs[name], second.outputs[name]
+        shape = wrong_shape(name, wanted, got, first.dtypes.get(name))
+        if shape is not None:
+            found.append(shape)
+        elif not same(got, wanted) or not same(again, wanted):
+            found.append(_classify(subject, inputs, name, np.asarray(wanted), first, second))
+    return found
+
+
+def same(got: Any, wanted: Any) -> bool:
+    """Bit for bit."""
+    return np.asarray(got).tobytes() == np.asarray(wanted).tobytes()
+
+
+def wrong_shape(name: str, wanted: Any, got: Any, dtype: str | None) -> WrongShape | None:
+    """Shape and dtype, exactly; a Python int where the contract says one."""
+    if isinstance(wanted, int):
+        return None if type(got) is int else WrongShape(name, f"{type(got).__name__} where the contract says int")
+    wanted_dtype = str(wanted.dtype)
+    if not isinstance(got, np.ndarray) or dtype is None:
+        return WrongShape(name, f"{type(got).__name__} where the contract says a tensor")
+    if got.shape == wanted.shape and dtype == wanted_dtype:
+        return None
+    return WrongShape(name, f"{dtype} {list(got.shape)} where the contract says {wanted_dtype} {list(wanted.shape)}")
+
+
+def _classify(
+    subject: Subject, inputs: Inputs, name: str, wanted: np.ndarray, first: Run, second: Run
+) -> Failure:
+    """Why an output differs: wrong, never written, or dependent on poison, order or chance."""
+    one, two = np.asarray(first.outputs[name]), np.asarray(second.outputs[name])
+    if one.shape != two.shape:
+        return Nondeterministic(name, f"shape {list(one.shape)}, then {list(two.shape)} for the same input")
+    bad = (one != wanted) | (two != wanted)
+    where = tuple(int(n) for n in np.argwhere(bad)[0]) if bad.ndim else ()
+    seen, wish = one[where], wanted[where]
+    place = f"{name}{list(where)}" if where else name
+    count = f"; {int(bad.sum())} of {bad.size} elements differ" if bad.sum() > 1 else ""
+    if one.tobytes() == two.tobytes():
+        return WrongValue(name, f"{place} is {seen}, expected {wish}{count}")
+    dtype = first.dtypes[name]
+    if _is_poison(seen, dtype, 0) and _is_poison(two[where], dtype, 1):
+        return Unwritten(name, f"{place} was never written, expected {wish}{count}")
+    return _unstable(subject, inputs, name, place, first, second)
+
+
+def _is_poison(element: Any, dtype: str, sentinel: int) -> bool:
+    return np.asarray(element).tobytes() == poison(torch_dtype(dtype), sentinel).tobytes()
+
+
+def _unstable(subject: Subject, inputs: Inputs, name: str, place: str, first: Run, second: Run) -> Failure:
+    """Two calls differ: repeat the first exactly, then change only the poison, then only the order."""
+    once = np.asarray(first.outputs[name])
+    for variation, failure, cause in (
+        (Variation(0, "forward"), Nondeterministic, "between equal calls"),
+        (Variation(1, "forward"), UninitialisedRead, "with what unwritten memory holds"),
+        (Variation(0, "reverse"), Race, "with the order of programs"),
+    ):
+        run = subject.run(inputs, variation)
+        if run.error is not None:
+            return _unexpected(subject, run.error)
+        if np.asarray(run.outputs[name]).tobytes() != once.tobytes():
+            return failure(name, f"{place} changes {cause}")
+    return Nondeterministic(name, f"{place} differed once between calls that should agree")
+
+
+def _recompilations(subject: Subject, inputs: Inputs, run: Run) -> list[Failure]:
+    """G6: at most two compilations a dtype and mode, counted over all cases of this worker."""
+    mode = ", ".join(
+        f"{item.name}={getattr(inputs[item.name], 'dtype', inputs[item.name])}" for item in subject.contract.inputs
+    )
+    keys = subject.compilations.setdefault(mode, set())
+    keys.update(run.compilations)
+    if not subject.backend.judges_compilations or len(keys) <= MOST_COMPILATIONS:
+        return []
+    kernel = sorted(keys)[0].split(" ")[0]
+    return [Recompiled(kernel, f"{len(keys)} compilations for {mode}: {'; '.join(sorted(keys))}")]

@@ -1,0 +1,244 @@
+"""The ``oracles`` command."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from oracles.backends import UnknownBackend, all_backends
+from oracles.case import Case, CaseError
+from oracles.contracts import UnknownContract, all_contracts
+from oracles.examine import PROFILES, Result, Settings
+from oracles.explain import explanation
+from oracles.providers import ProviderError, resolve
+from oracles.replaying import judge_case
+from oracles.report import document, text
+from oracles.run import Execution, Plan, interrupted, plan
+from oracles.session import HarnessError
+
+PASSED, FINDINGS, USAGE, NOTHING_JUDGED, INTERRUPTED = 0, 1, 2, 3, 130
+
+EXIT_CODES = """
+\b
+Exit codes:
+  0  everything was judged and passed
+  1  findings (or, with --require, something asked for was missing)
+  2  usage: unknown name, unreadable file, malformed wheel
+  3  nothing could be judged
+"""
+
+
+class _Command(click.Command):
+    """A command whose usage errors name the argument, the value and the rule, and exit with 2."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except (UnknownContract, UnknownBackend, ProviderError, CaseError) as error:
+            raise click.UsageError(str(error), context) from error
+        except HarnessError as error:
+            raise click.ClickException(f"the harness itself failed; this is a defect of metadata-oracles:\n{error}") from error
+
+
+def _implementation_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    function = click.option(
+        "--backend", "backends", multiple=True, metavar="NAME", help="Where to run; may be repeated. Default: what fits."
+    )(function)
+    return click.option(
+        "--impl",
+        "specs",
+        multiple=True,
+        metavar="SPEC",
+        help="optimized, vllm, vllm:WHEEL, vllm:DIR, vllm:git+REPO@REV, or FILE.py:NAME; may be repeated.",
+    )(function)
+
+
+_state_option = click.option(
+    "--state",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(".oracles"),
+    envvar="ORACLES_STATE",
+    show_default=True,
+    help="Folder for findings and for what must survive a kill.",
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
+@click.version_option(package_name="metadata-oracles")
+def main() -> None:
+    """Test oracles for the metadata that LLM servers compute on AMD GPUs.
+
+    A contract pairs a slow reference with real implementations. `oracles check` tries an implementation on hundreds of
+    inputs and names every difference, with its smallest case.
+    """
+
+
+@main.command("list", cls=_Command)
+def list_command() -> None:
+    """Contracts, implementations and backends here, and why one is unavailable."""
+    console = Console()
+    contracts = Table("contract", "section", "kind", "what it computes", title="contracts", title_justify="left")
+    implementations = Table("contract", "spec", "callable", "default backend", title="implementations", title_justify="left")
+    for contract in all_contracts():
+        contracts.add_row(contract.full_name, contract.section, contract.kind, contract.summary)
+        for found in resolve("optimized", [contract], named=True):
+            implementations.add_row(contract.full_name, found.spec, found.name, _default_backend(found.runs))
+        for binding in contract.bindings:
+            spec = f"{binding.project}:WHEEL"
+            implementations.add_row(contract.full_name, spec, binding.name, _default_backend(binding.runs))
+    backends = Table("backend", "state", "what this arm sees", title="backends", title_justify="left")
+    for name, backend in all_backends().items():
+        reason = backend.unavailable()
+        sees = "\n".join(f"{what}: {how}" for what, how in backend.sees.items())
+        backends.add_row(name, "available" if reason is None else f"unavailable: {escape(reason)}", escape(sees))
+    for table in (contracts, implementations, backends):
+        console.print(table)
+
+
+def _default_backend(runs: str) -> str:
+    return "interpreter" if runs == "triton" else "host"
+
+
+@main.command(cls=_Command, epilog=EXIT_CODES)
+@click.argument("contracts", nargs=-1, metavar="[CONTRACT|FAMILY]...")
+@_implementation_options
+@click.option("--profile", type=click.Choice(list(PROFILES)), default="ci", show_default=True, help="How much to try.")
+@click.option("--examples", type=click.IntRange(min=0), help="Sampled cases, instead of the profile's number.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the sampled cases.")
+@click.option("--time-limit", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Per case, instead of the backend's.")
+@click.option("--jobs", "-j", type=click.IntRange(min=1), help="Implementations examined at a time. Default: one a core.")
+@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write results as JSON.")
+@click.option("--require", is_flag=True, help="Fail if anything asked for is missing or could not be judged.")
+@_state_option
+def check(
+    contracts: tuple[str, ...],
+    specs: tuple[str, ...],
+    backends: tuple[str, ...],
+    profile: str,
+    examples: int | None,
+    seed: int,
+    time_limit: float | None,
+    jobs: int | None,
+    json_path: Path | None,
+    require: bool,
+    state: Path,
+) -> None:
+    """Judge implementations against their contracts.
+
+    The small scope of a contract is walked completely, then inputs are sampled; what fails is reduced to its smallest
+    case and written to a file that `oracles replay` and `oracles explain` take.
+
+    \b
+    Examples:
+      oracles check                                   all contracts, this project's kernels
+      oracles check chunk_metadata --impl vllm:vllm-0.33.0-cp38-abi3-manylinux_2_28_x86_64.whl
+      oracles check chunk_metadata --impl mine.py:chunk_metadata --backend host --json out.json
+    """
+    _tell_interrupted(state)
+    chosen = dataclasses.replace(
+        PROFILES[profile], examples=PROFILES[profile].examples if examples is None else examples
+    )
+    if json_path is not None and not json_path.absolute().parent.is_dir():
+        raise click.BadParameter(f"{json_path}: there is no such folder to write to", param_hint="--json")
+    planned = plan(contracts, specs or ("optimized",), backends)
+    settings = Settings(chosen, seed=seed, state=state, time_limit=time_limit)
+    execution = Execution(planned, settings, jobs=jobs)
+    code = _execute(execution, planned, json_path)
+    sys.exit(code or exit_code(execution.results, require=require))
+
+
+def exit_code(results: Sequence[Result], *, require: bool) -> int:
+    """The exit code of finished results."""
+    if any(result.findings for result in results):
+        return FINDINGS
+    if require and any(not result.judged for result in results):
+        return FINDINGS
+    return PASSED if any(result.judged for result in results) else NOTHING_JUDGED
+
+
+def _execute(execution: Execution, planned: Plan, json_path: Path | None) -> int:
+    """Run, show progress on a terminal, report whatever there is; 0 unless interrupted."""
+    errors = Console(stderr=True)
+    code = 0
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[state]}"))
+    with Progress(*columns, TimeElapsedColumn(), console=errors, disable=not errors.is_terminal, transient=True) as bars:
+        rows = {
+            id(result): bars.add_task(escape(result.task.label), total=None, state=result.stage)
+            for result in execution.results
+            if not result.complete
+        }
+
+        def tell(result: Result) -> None:
+            state = f"{result.stage}, {result.judged:,} cases, {len(result.findings)} findings"
+            done = {"total": 1, "completed": 1} if result.complete else {}
+            bars.update(rows[id(result)], state=state, **done)
+
+        try:
+            execution.run(tell)
+        except KeyboardInterrupt:
+            code = INTERRUPTED
+    if code:
+        errors.print("interrupted: what was found so far", style="yellow")
+    text.show(Console(), execution.results)
+    if json_path is not None:
+        document.write(json_path, execution.results)
+    return code
+
+
+def _tell_interrupted(state: Path) -> None:
+    for left in interrupted(state):
+        message = f"an earlier run was killed while {left.meta.name} ({left.meta.backend}) ran a case; replay it: {left.replay}"
+        click.echo(message, err=True)
+        click.echo(f"findings that it had made are in {state / 'findings'}", err=True)
+
+
+@main.command(cls=_Command, epilog=EXIT_CODES)
+@click.argument("case", type=click.Path(dir_okay=False, path_type=Path))
+@_implementation_options
+@click.option("--time-limit", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Instead of the backend's.")
+@_state_option
+def replay(case: Path, specs: tuple[str, ...], backends: tuple[str, ...], time_limit: float | None, state: Path) -> None:
+    """Judge one case file again.
+
+    Without --impl and --backend, the implementation that the case was found with is judged where it was found.
+    """
+    loaded = Case.load(case)
+    planned = _plan_for(loaded, specs, backends)
+    settings = Settings(PROFILES["ci"], state=state, time_limit=time_limit)
+    results = [*planned.missing, *(judge_case(task, case, loaded, settings) for task in planned.tasks)]
+    text.show(Console(), results)
+    sys.exit(exit_code(results, require=False))
+
+
+@main.command(cls=_Command)
+@click.argument("case", type=click.Path(dir_okay=False, path_type=Path))
+@_implementation_options
+@_state_option
+def explain(case: Path, specs: tuple[str, ...], backends: tuple[str, ...], state: Path) -> None:
+    """Show a case: its inputs, a drawing, the first difference, and got against expected around it."""
+    loaded = Case.load(case)
+    planned = _plan_for(loaded, specs, backends) if specs or "implementation" in loaded.origin else Plan([], [])
+    settings = Settings(PROFILES["ci"], state=state)
+    Console().print(explanation(loaded, case, planned, settings), markup=False, highlight=False, soft_wrap=True)
+
+
+def _plan_for(case: Case, specs: Sequence[str], backends: Sequence[str]) -> Plan:
+    """The tasks for a case; the implementation and backend it was found with, unless others are asked for."""
+    origin = case.origin
+    found_with = str(origin.get("implementation", "optimized"))
+    planned = plan([case.contract], specs or [found_with], backends or [origin["backend"]] * ("backend" in origin))
+    name = origin.get("callable")
+    if name is not None and (not specs or list(specs) == [found_with]):
+        # The spec may offer several callables for the contract; the case is about one.
+        same = [task for task in planned.tasks if task.implementation.name == name]
+        return Plan(same or planned.tasks, [] if same else planned.missing)
+    return planned

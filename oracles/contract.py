@@ -1,0 +1,147 @@
+"""Contracts: what a function takes and promises, as frozen records without inheritance.
+
+A contract is data. The harness, the command line, pytest and the reports know these records and never a family;
+``oracles/contracts/`` fills them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from oracles.arrays import Inputs, Outputs
+
+if TYPE_CHECKING:
+    from oracles.domain import Source
+
+Kind = Literal["function", "predicate", "stateful", "protocol"]
+Role = Literal["device", "host", "scalar"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Input:
+    """One argument. ``device`` tensors may not be read by the host; ``host`` tensors and scalars may."""
+
+    name: str
+    role: Role
+    doc: str
+    inout: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """One result, in the order in which an implementation returns it."""
+
+    name: str
+    doc: str
+
+
+@dataclass(frozen=True)
+class Values:
+    """The contract gives every element of every output (in/out buffers included, by name)."""
+
+    outputs: Outputs
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The contract refuses the input because of ``argument``: the call must raise, with nothing launched or written."""
+
+    argument: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class OnlyMemorySafety:
+    """The contract promises no values for this input, only that nothing outside the buffers is touched (G5)."""
+
+    reason: str
+
+
+Expected = Values | Refused | OnlyMemorySafety
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relation:
+    """A law between results that needs no second implementation.
+
+    ``holds(function, inputs)`` returns ``None``, or what is wrong in one sentence; ``function(inputs)`` gives the
+    outputs for inputs that the contract allows. A relation is only asked where ``expected`` gives values.
+    """
+
+    name: str
+    law: str
+    holds: Callable[[Callable[[Inputs], Outputs], Inputs], str | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Narrowing:
+    """A part of the domain that an upstream implementation excludes, with the assert or docstring that says so."""
+
+    clause: str
+    source: str
+    excludes: Callable[[Inputs], bool]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Binding:
+    """How an upstream project's code answers to a contract's interface.
+
+    ``symbols`` maps a file of the project (relative to the tree's root) to the names taken from it; ``adapt`` gets
+    them as one mapping and returns the canonical callable. ``backends`` are the kinds of code in it.
+    Refusals are judged only where ``refuses`` cites the upstream check.
+    """
+
+    project: str
+    name: str
+    symbols: Mapping[str, tuple[str, ...]]
+    adapt: Callable[[Mapping[str, Any]], Callable[..., Any]]
+    runs: Literal["host", "triton"]
+    narrowings: tuple[Narrowing, ...] = ()
+    refuses: str | None = None
+    refusal_types: tuple[type[BaseException], ...] = (ValueError,)
+    stubs: Mapping[str, Any] = field(default_factory=dict)
+    follow: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contract:
+    """A contract and all that is needed to judge an implementation of it.
+
+    ``domain`` draws one input from a source of choices; ``resample`` derives other inputs of the same shapes, dtypes
+    and layout with other answers (they are copied over the first one in place, G9). ``expected`` is the
+    specification's answer.
+    ``traits`` names what is special about an input: the bucket of a finding holds the traits of its smallest case.
+    ``call`` says how an implementation is exercised: a function is called, a stateful or protocol contract drives a
+    class through the operations that the inputs list. ``accepts`` judges outputs where many answers are right
+    (predicate contracts) and returns what is wrong, or ``None``.
+    """
+
+    family: str
+    name: str
+    section: str
+    summary: str
+    inputs: tuple[Input, ...]
+    outputs: tuple[Output, ...]
+    domain: Callable[[Source], Inputs]
+    resample: Callable[[Inputs], tuple[Inputs, ...]]
+    expected: Callable[[Inputs], Expected]
+    traits: Callable[[Inputs], frozenset[str]]
+    optimized: str
+    runs: Literal["host", "triton"]
+    kind: Kind = "function"
+    relations: tuple[Relation, ...] = ()
+    bindings: tuple[Binding, ...] = ()
+    sketch: Callable[[Inputs], str] | None = None
+    accepts: Callable[[Inputs, Outputs], str | None] | None = None
+    call: Callable[[Callable[..., Any], Mapping[str, Any]], Any] | None = None
+
+    @property
+    def full_name(self) -> str:
+        """``family.name``, as the command line takes it."""
+        return f"{self.family}.{self.name}"
+
+    def input(self, name: str) -> Input:
+        """The declared input of that name."""
+        return next(item for item in self.inputs if item.name == name)

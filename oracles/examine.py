@@ -1,0 +1,365 @@
+"""Examine one implementation on one backend: walk the small scope, sample, then reduce everything that failed."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from oracles.arrays import Inputs
+from oracles.case import Case, sizes
+from oracles.contract import Contract, OnlyMemorySafety, Refused, Values
+from oracles.domain import Replay, Sampler, Scope
+from oracles.reduce import Choices, Reducer, simpler
+from oracles.session import CannotLoad, Death, Session, Stopped, Task
+from oracles.slot import Running
+from oracles.verdict import bucket
+from oracles.worker import Command, Found, Progress, Sample, Try, Walk
+
+MOST_BUCKETS = 6
+"""Findings of one kind and place that are told apart by their traits."""
+
+PATIENCE = 15
+"""What dead workers may cost before an examination goes on to reduce what it has: a crash 1, a hang 4."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How much is tried: the small scope, then so many samples."""
+
+    scope: Scope
+    examples: int
+
+
+PROFILES = {
+    "ci": Profile(Scope(2, 2), 200),
+    "dev": Profile(Scope(3, 3), 1000),
+    "nightly": Profile(Scope(4, 3), 10_000),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run was asked for."""
+
+    profile: Profile
+    seed: int = 0
+    state: Path = Path(".oracles")
+    time_limit: float | None = None
+    reduce_attempts: int = 1500
+    reduce_seconds: float = 60.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A failing verdict with its smallest case."""
+
+    kind: str
+    where: str
+    detail: str
+    bucket: str
+    case: Path
+    summary: str
+    replay: str
+    choices: Choices
+
+
+@dataclass
+class Result:
+    """What became of one task. ``refused`` says why nothing could be judged."""
+
+    task: Task
+    judged: int = 0
+    avoided: int = 0
+    unsupported: Counter[str] = field(default_factory=Counter)
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    refused: str | None = None
+    compilations: int = 0
+    stage: str = "waiting"
+    complete: bool = False
+
+
+@dataclass(frozen=True)
+class _Failing:
+    """A failure that was seen, before reduction."""
+
+    kind: str
+    where: str
+    detail: str
+    traits: frozenset[str]
+    choices: Choices
+    path: str = ""
+
+    @property
+    def key(self) -> str:
+        return f"{self.kind}:{self.where}"
+
+
+Listener = Callable[[Result], None]
+
+
+class Examination:
+    """One task from start to verdict. ``result`` is up to date at any moment, also when the run is interrupted."""
+
+    def __init__(self, task: Task, settings: Settings, listener: Listener = lambda result: None) -> None:
+        self.task = task
+        self.settings = settings
+        self.result = Result(task)
+        self._tell = listener
+        self._failing: dict[str, list[_Failing]] = {}
+        self._avoid: list[frozenset[str]] = []
+        self._session: Session | None = None
+        self._patience = PATIENCE
+
+    def run(self) -> Result:
+        """Do it all."""
+        try:
+            with Session(self.task, self.settings.state, time_limit=self.settings.time_limit) as session:
+                self._session = session
+                self._phases(session)
+                self._stage("reducing")
+                for key in sorted(self._failing):
+                    self._reduce_key(session, key)
+        except Stopped:
+            self._conclude_unreduced()
+            return self.result
+        except CannotLoad as error:
+            self.result.refused = f"could not be loaded: {error}"
+            self.result.notes.append(error.detail)
+        self.result.complete = True
+        self._stage("done")
+        return self.result
+
+    def stop(self) -> None:
+        """End the examination from another thread: its worker is killed, and what was found stays."""
+        if self._session is not None:
+            self._session.stop()
+
+    def _stage(self, stage: str) -> None:
+        self.result.stage = stage
+        self._tell(self.result)
+
+    def _phases(self, session: Session) -> None:
+        profile, avoid = self.settings.profile, self._avoiding
+        self._stage("small scope")
+        scope = profile.scope
+
+        def walk(running: Running | None) -> Command:
+            return Walk(scope.count, scope.value, running.choices if running else None, avoid())
+
+        self._phase(session, walk)
+        self._stage("sampling")
+
+        def sample(running: Running | None) -> Command:
+            start = running.index + 1 if running else 0
+            return Sample(self.settings.seed, start, profile.examples - start, avoid())
+
+        self._phase(session, sample)
+
+    def _avoiding(self) -> list[list[str]]:
+        return [sorted(traits) for traits in self._avoid]
+
+    def _phase(self, session: Session, command: Callable[[Running | None], Command]) -> None:
+        """One command, taken up again behind every case that killed its worker."""
+        running: Running | None = None
+        while self._patience > 0:
+            death = self._ask(session, command(running))
+            if death is None:
+                return
+            self._patience -= 4 if death.kind == "hang" else 1
+            if death.running is None:
+                self.result.notes.append(f"the worker died between two cases ({death.where}) and was replaced")
+                continue
+            running = death.running
+            self._note_death(session, death)
+        self.result.notes.append(f"{self.result.stage}: ended early, because too many workers died")
+
+    def _ask(self, session: Session, command: Command) -> Death | None:
+        for event in session.ask(command):
+            if isinstance(event, Death):
+                return event
+            if isinstance(event, Found):
+                self._note(event)
+            elif isinstance(event, Progress):
+                self._count(event)
+        return None
+
+    def _count(self, event: Progress) -> None:
+        result = self.result
+        result.judged += event.judged
+        result.avoided += event.avoided
+        result.unsupported.update(event.unsupported)
+        result.compilations = max(result.compilations, event.compilations)
+        self._tell(result)
+
+    def _note(self, event: Found) -> None:
+        traits, choices = frozenset(event.traits), tuple(event.choices)
+        for kind, where, detail in event.failures:
+            item = _Failing(kind, where, detail, traits, choices, event.path)
+            self._failing.setdefault(item.key, []).append(item)
+        self._tell(self.result)
+
+    def _note_death(self, session: Session, death: Death) -> None:
+        choices = self._choices_of(death.running)
+        if choices is None:
+            return
+        inputs = self.task.contract.domain(Replay(choices))
+        item = _Failing(death.kind, death.where, death.detail, self.task.contract.traits(inputs), choices)
+        if death.outside and not self._dies_again(session, item):
+            note = f"the worker was killed from outside ({death.where}) while it ran {Case(contract=self.task.contract.full_name, inputs=inputs).id}; that case passes when it is run again"
+            self.result.notes.append(note)
+            return
+        self.result.judged += 1
+        case = Case(contract=self.task.contract.full_name, inputs=inputs, origin={"choices": list(choices)})
+        path = self.settings.state / "findings" / f"unreduced-{item.kind}-{case.id}.json"
+        case.save(path)
+        self._failing.setdefault(item.key, []).append(
+            _Failing(item.kind, item.where, item.detail, item.traits, choices, str(path))
+        )
+        if len(self._failing[item.key]) == 2:
+            self._learn_to_avoid(session, item)
+
+    def _dies_again(self, session: Session, item: _Failing) -> bool:
+        return item.key in {failure.key for failure in self._attempt(session, item.choices, fresh=True)}
+
+    def _learn_to_avoid(self, session: Session, item: _Failing) -> None:
+        """What kills twice is reduced at once; cases with all the traits of the smallest one are not run again."""
+        reduced = self._reduced(session, item, ())
+        self._failing[item.key].append(reduced)
+        if reduced.traits:
+            self._avoid.append(reduced.traits)
+            self.result.notes.append(
+                f"cases with {' and '.join(sorted(reduced.traits))} are not run again: they end in {item.key}"
+            )
+
+    def _choices_of(self, running: Running | None) -> Choices | None:
+        if running is None:
+            return None
+        if running.choices is not None:
+            return tuple(running.choices)
+        source = Sampler(running.seed, running.index)
+        self.task.contract.domain(source)
+        return tuple(source.choices)
+
+    def _reduce_key(self, session: Session, key: str) -> None:
+        """All findings of one kind and place: reduce, then look for failures that lack the traits found so far."""
+        found: list[_Failing] = []
+        for item in sorted(self._failing[key], key=self._order):
+            if len(found) < MOST_BUCKETS and not any(other.traits <= item.traits for other in found):
+                found.append(self._reduced(session, item, [other.traits for other in found]))
+        for item in self._subsumed(found):
+            self._conclude(item)
+        for item in self._failing[key]:
+            if item.path:
+                for suffix in (".json", ".npz"):
+                    Path(item.path).with_suffix(suffix).unlink(missing_ok=True)
+
+    def _conclude_unreduced(self) -> None:
+        """What was found before an interruption, as small as it is."""
+        done = {f"{finding.kind}:{finding.where}" for finding in self.result.findings}
+        for key in sorted(set(self._failing) - done):
+            self._conclude(min(self._failing[key], key=self._order))
+
+    def _subsumed(self, found: Sequence[_Failing]) -> list[_Failing]:
+        """Findings whose traits contain another's are the same fault on a special input: keep the fewest traits, and
+        the simplest case among those that they stand for."""
+        kept: list[_Failing] = []
+        for item in found:
+            if not any(other.traits < item.traits for other in found):
+                simplest = min((other for other in found if item.traits <= other.traits), key=self._order)
+                kept.append(dataclasses.replace(simplest, traits=item.traits))
+        return kept
+
+    def _order(self, item: _Failing) -> tuple[int, int, Choices]:
+        return self._rank_of(item), len(item.choices), item.choices
+
+    def _rank_of(self, item: _Failing) -> int:
+        contract = self.task.contract
+        return _rank(contract, contract.domain(Replay(item.choices, lenient=True)))
+
+    def _reduced(self, session: Session, item: _Failing, others: Sequence[frozenset[str]]) -> _Failing:
+        """The smallest case with this key whose traits do not contain those of another finding."""
+        contract = self.task.contract
+        latest: dict[Choices, _Failing] = {}
+        rank = self._rank_of(item)
+        stale = item.kind in ("stale", "crash", "hang")
+
+        def test(candidate: Choices) -> Choices | None:
+            source = Replay(candidate, lenient=True)
+            inputs = contract.domain(source)
+            traits = contract.traits(inputs)
+            used = tuple(source.choices)
+            if any(other <= traits for other in others) or (used != item.choices and not simpler(used, item.choices)):
+                return None
+            if _rank(contract, inputs) > rank:
+                return None
+            for failure in self._attempt(session, used, fresh=stale):
+                if failure.key == item.key:
+                    latest[used] = failure
+                    return used
+            return None
+
+        limit = session.time_limit
+        if item.kind == "hang":
+            # Each attempt that hangs costs the whole limit. A case that is merely slow is told apart at the end.
+            session.time_limit = max(1.0, limit / 8)
+        session.renew()
+        best = item.choices
+        shown = test(item.choices) is not None
+        if shown:
+            reducer = Reducer(test, attempts=self.settings.reduce_attempts, seconds=self.settings.reduce_seconds)
+            best = reducer.reduce(item.choices)
+        if session.time_limit != limit:
+            session.time_limit = limit
+            shown = test(best) is not None
+        if not shown:
+            detail = f"{item.detail}\n(this case alone, in a new process, does not show it: it took the cases before)"
+            return _Failing(item.kind, item.where, detail, item.traits, item.choices)
+        return latest[best]
+
+    def _attempt(self, session: Session, choices: Choices, *, fresh: bool) -> Iterable[_Failing]:
+        """The failures of one choice sequence, deaths included."""
+        found: list[_Failing] = []
+        for event in session.ask(Try(list(choices), fresh)):
+            traits = self.task.contract.traits(self.task.contract.domain(Replay(choices, lenient=True)))
+            if isinstance(event, Found):
+                found += [_Failing(*failure, traits, choices) for failure in event.failures]
+            elif isinstance(event, Death):
+                found.append(_Failing(event.kind, event.where, event.detail, traits, choices))
+        return found
+
+    def _conclude(self, item: _Failing) -> None:
+        """Write the finding down."""
+        task = self.task
+        inputs = task.contract.domain(Replay(item.choices, lenient=True))
+        name = bucket(item.key, item.traits)
+        origin = {
+            "implementation": task.implementation.spec,
+            "callable": task.implementation.name,
+            "provider": task.implementation.provider,
+            "backend": task.backend.name,
+            "choices": list(item.choices),
+            "seed": self.settings.seed,
+        }
+        verdict = {"kind": item.kind, "where": item.where, "detail": item.detail, "bucket": name}
+        case = Case(contract=task.contract.full_name, inputs=inputs, origin=origin, verdict=verdict)
+        path = case.save(self.settings.state / "findings" / f"{item.kind}-{case.id}.json")
+        replay = replay_command(path, task.implementation.spec, task.backend.name)
+        self.result.findings.append(
+            Finding(item.kind, item.where, item.detail, name, path, sizes(inputs), replay, item.choices)
+        )
+        self._tell(self.result)
+
+
+def _rank(contract: Contract, inputs: Inputs) -> int:
+    """Legal inputs are better examples than those with fewer promises, and those than inputs to be refused."""
+    return (Values, OnlyMemorySafety, Refused).index(type(contract.expected(inputs)))
+
+
+def replay_command(path: Path, spec: str, backend: str) -> str:
+    """The exact command line that shows a finding again."""
+    return shlex.join(["oracles", "replay", str(path), "--impl", spec, "--backend", backend])

@@ -1,0 +1,116 @@
+"""Freshness (G9): the result depends on the values at the call and on nothing else.
+
+Persistent buffers are refilled in place between steps, so identity, shape and address say nothing about the contents.
+The protocol calls an implementation on the same objects with other values, then on other objects at the same address,
+and looks again at results it returned earlier. Every value it expects comes from the specification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from oracles.arrays import Array, Inputs, Value
+from oracles.backends.base import Backend, Variation
+from oracles.call import Run, bits, call, call_on, place
+from oracles.contract import Contract, Values
+from oracles.memory import Memory
+from oracles.verdict import Failure, Stale
+
+
+def freshness(
+    contract: Contract, function: Callable[..., Any], backend: Backend, inputs: Inputs
+) -> list[Failure]:
+    """Failures of the protocol; nothing if the contract knows no other input of this layout."""
+    others = contract.resample(inputs)
+    if not others:
+        return []
+    variation = Variation(0, "forward")
+    memory = backend.memory(variation)
+    arguments = place(contract, memory, inputs)
+    kept: list[tuple[Run, str]] = []
+    steps = [(inputs, "same"), *((other, "same") for other in others), (inputs, "same"), (others[-1], "recycled")]
+    for step, (values, objects) in enumerate(steps):
+        expected = contract.expected(values)
+        if not isinstance(expected, Values):
+            continue
+        if step:
+            _refill(contract, memory, arguments, values)
+        if objects == "recycled":
+            arguments = {name: _other_object(value) for name, value in arguments.items()}
+        run = call_on(contract, function, backend, arguments, memory, variation)
+        failure = _wrong(run, expected, objects)
+        if failure is not None:
+            # Values that are wrong on new objects too are wrong for another reason, which the plain calls report.
+            alone = call(contract, function, backend, values, variation)
+            return [failure] if _wrong(alone, expected, objects) is None else []
+        failure = _moved(kept)
+        if failure is not None:
+            return [failure]
+        kept.append((run, f"call {step}"))
+    return []
+
+
+def _refill(contract: Contract, memory: Memory, arguments: dict[str, Any], values: Inputs) -> None:
+    """Copy other values over the same buffers, as an engine refills its persistent ones."""
+    for name, value in values.items():
+        if isinstance(value, Array | tuple):
+            _overwrite(memory, name, value)
+        else:
+            arguments[name] = value
+
+
+def _overwrite(memory: Memory, name: str, value: Value) -> None:
+    if isinstance(value, tuple):
+        for index, item in enumerate(value):
+            _overwrite(memory, f"{name}[{index}]", item)
+    elif isinstance(value, Array):
+        memory.overwrite(name, value)
+
+
+def _other_object(value: Any) -> Any:
+    """Another tensor object over the same memory."""
+    if isinstance(value, torch.Tensor):
+        return value.as_strided(value.shape, value.stride(), value.storage_offset())
+    if isinstance(value, list):
+        return [_other_object(item) for item in value]
+    return value
+
+
+def _wrong(run: Run, expected: Values, objects: str) -> Failure | None:
+    what = {
+        "same": "after the input objects were refilled in place",
+        "recycled": "for new objects at an address that was used before",
+    }[objects]
+    if run.error is not None:
+        return Stale(type(run.error).__name__, f"raises {run.error} {what}")
+    for name, wanted in expected.outputs.items():
+        got = run.outputs.get(name)
+        if not _equal(got, wanted):
+            return Stale(name, f"{name} does not follow the values {what}: got {_short(got)}, expected {_short(wanted)}")
+    return None
+
+
+def _equal(got: Any, wanted: Any) -> bool:
+    if isinstance(wanted, tuple):
+        return isinstance(got, tuple) and all(map(_equal, got, wanted))
+    if isinstance(wanted, int):
+        return bool(got == wanted)
+    return getattr(got, "shape", None) == wanted.shape and got.tobytes() == wanted.tobytes()
+
+
+def _moved(kept: list[tuple[Run, str]]) -> Failure | None:
+    """Whether a result that was returned earlier still has its values."""
+    for run, label in kept:
+        buffers = set(run.arguments)
+        for name, tensor in run.tensors.items():
+            if name.split("[")[0] not in buffers and bits(tensor).tobytes() != run.outputs[name].tobytes():
+                return Stale(name, f"the {name} returned by {label} was changed by a later call")
+    return None
+
+
+def _short(value: Any) -> str:
+    text = str(value.tolist()) if hasattr(value, "tolist") else str(value)
+    return text if len(text) <= 80 else text[:77] + "..."

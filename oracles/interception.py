@@ -1,0 +1,193 @@
+"""What an implementation does to tensors on the host side of a call: which memory it allocates, what it reads back.
+
+Two torch modes surround every call on the CPU. One puts each tensor that a factory makes into guarded, poisoned memory
+and follows which tensors live on the (imagined) device. The other answers ``tensor.device`` with a device that a
+factory can be recognised by, and reports every read by which the host would have waited for the device (G6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from oracles.memory import Memory
+from oracles.verdict import Failure, HostSync
+
+DEVICE = torch.device("cpu", 0)
+"""What ``.device`` says of a device tensor: the CPU as torch takes it, and yet distinguishable from the host's."""
+
+EMPTY = ("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided")
+FILLED = ("zeros", "ones", "full", "arange", "new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like")
+
+READS = {
+    "tolist", "item", "cpu", "numpy", "nonzero", "argwhere", "masked_select", "equal", "allclose", "is_nonzero",
+    "unique", "unique_consecutive", "bincount", "__int__", "__bool__", "__float__", "__index__", "__complex__",
+    "__array__", "__dlpack__", "__contains__", "__format__", "__repr__", "__iter__", "histc", "_unique2", "unique_dim",
+    "_local_scalar_dense",
+}  # fmt: skip
+"""Functions, methods and operators that bring a tensor's values, or a shape that depends on them, to the host."""
+
+HARMLESS = {"__iter__"}  # iterating only takes views; what is then read is reported by itself
+
+
+class Interception:
+    """The tensors on the device, and the reads that were seen."""
+
+    def __init__(self, memory: Memory, device_tensors: Sequence[torch.Tensor]) -> None:
+        self.memory = memory
+        self.failures: list[Failure] = []
+        self._device = {tensor.untyped_storage()._cdata: tensor for tensor in device_tensors}
+        self._count = 0
+
+    def on_device(self, value: object) -> bool:
+        """Whether a tensor (or one inside a list or dict) lives on the device."""
+        if isinstance(value, torch.Tensor):
+            return value.untyped_storage()._cdata in self._device
+        if isinstance(value, list | tuple):
+            return any(self.on_device(item) for item in value)
+        return False
+
+    def mark(self, value: object) -> None:
+        """Results of operations on device tensors are device tensors."""
+        if isinstance(value, torch.Tensor):
+            # The tensor is kept alive with its mark, so that a recycled storage is never taken for it.
+            self._device.setdefault(value.untyped_storage()._cdata, value)
+        elif isinstance(value, list | tuple):
+            for item in value:
+                self.mark(item)
+
+    def unmark(self, tensor: torch.Tensor) -> None:
+        """A copy that the host owns."""
+        self._device.pop(tensor.untyped_storage()._cdata, None)
+
+    def report(self, operation: str, detail: str) -> None:
+        """One failure for each kind of read."""
+        if all(failure.where != operation for failure in self.failures):
+            self.failures.append(HostSync(operation, detail))
+
+    def guarded(self, made: torch.Tensor, operation: str, device: bool) -> torch.Tensor:
+        """The same tensor in guarded memory."""
+        self._count += 1
+        shape = tuple(made.shape)
+        if made.layout != torch.strided or not made.is_contiguous() or made.dtype.is_complex:
+            return made
+        name = f"torch.{operation} #{self._count} {list(shape)}"
+        tensor = self.memory.allocate(shape, made.dtype, name, device=device)
+        if operation not in EMPTY:
+            tensor.copy_(made)
+        return tensor
+
+
+class AllocationMode(TorchDispatchMode):
+    """Puts the results of factories into guarded memory and follows the device."""
+
+    def __init__(self, interception: Interception) -> None:
+        super().__init__()
+        self._seen = interception
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run the operator; relocate what it allocated; pass the device on."""
+        kwargs = kwargs or {}
+        name = func.overloadpacket.__name__
+        seen = self._seen
+        device = seen.on_device(args) or seen.on_device(tuple(kwargs.values())) or kwargs.get("device") == DEVICE
+        if name in READS and device:
+            seen.report(_PUBLIC.get(name, name), f"{func} reads a device tensor on the host")
+        if name == "copy_" and not seen.on_device(args[0]) and seen.on_device(args[1]):
+            seen.report("copy_", "a device tensor is copied into a host tensor")
+            device = False
+        result = func(*args, **kwargs)
+        if (name in EMPTY or name in FILLED) and isinstance(result, torch.Tensor):
+            result = seen.guarded(result, name, device)
+        if device:
+            seen.mark(result)
+        return result
+
+
+_PUBLIC = {"_local_scalar_dense": "item", "_unique2": "unique", "unique_dim": "unique"}
+
+
+class HostReadMode(TorchFunctionMode):
+    """Reports host reads under the name that the implementation's author used."""
+
+    def __init__(self, interception: Interception) -> None:
+        super().__init__()
+        self._seen = interception
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Judge the call, then make it."""
+        kwargs = kwargs or {}
+        seen = self._seen
+        name = getattr(func, "__name__", str(func))
+        first = args[0] if args else None
+        if name == "__get__" and func is _DEVICE_GETTER:
+            return DEVICE if seen.on_device(first) else func(*args, **kwargs)
+        if not (seen.on_device(first) or seen.on_device(list(args))):
+            return func(*args, **kwargs)
+        read = _read_of(name, args, kwargs)
+        if read is None:
+            return func(*args, **kwargs)
+        if read not in HARMLESS:
+            seen.report(read.strip("_"), f"{read} on a device tensor of shape {_shape(first)}")
+        return self._on_host(func, args, kwargs)
+
+    def _on_host(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Make a call that was reported, so that what follows from it is not reported again."""
+        with torch._C.DisableTorchFunction(), _without_dispatch():
+            result = func(*args, **kwargs)
+            if isinstance(result, torch.Tensor):
+                result = result.detach().clone()
+                self._seen.unmark(result)
+        return result
+
+
+_DEVICE_GETTER = torch.Tensor.device.__get__  # type: ignore[attr-defined]
+
+
+def _read_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """The name of a host read, or ``None``."""
+    if name in READS:
+        return name
+    if name == "to" and _names_host([*args[1:], *kwargs.values()]):
+        return "cpu"
+    if name in ("__getitem__", "__setitem__") and len(args) > 1:
+        index = args[1] if isinstance(args[1], tuple) else (args[1],)
+        if any(isinstance(item, torch.Tensor) and item.dtype in (torch.bool, torch.uint8) for item in index):
+            return "boolean mask"
+    if name == "repeat_interleave" and kwargs.get("output_size") is None and len(args) > 1:
+        return "repeat_interleave" if isinstance(args[1], torch.Tensor) else None
+    if name == "where" and len(args) == 1 and not kwargs:
+        return "where"
+    return None
+
+
+def _names_host(values: Sequence[Any]) -> bool:
+    devices = [value for value in values if isinstance(value, str | torch.device)]
+    return any(torch.device(value).type == "cpu" and torch.device(value) != DEVICE for value in devices)
+
+
+def _shape(value: object) -> list[int]:
+    return list(value.shape) if isinstance(value, torch.Tensor) else []
+
+
+@contextmanager
+def _without_dispatch() -> Iterator[None]:
+    with torch.utils._python_dispatch._disable_current_modes():
+        yield
+
+
+@contextmanager
+def intercepted(memory: Memory, device_tensors: Sequence[torch.Tensor]) -> Iterator[Interception]:
+    """Surround one call."""
+    seen = Interception(memory, device_tensors)
+    with HostReadMode(seen), AllocationMode(seen):
+        yield seen

@@ -1,0 +1,63 @@
+"""What is particular about each upstream project: its packages, and what its code expects around itself."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+def _none() -> Mapping[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Project:
+    """``stubs`` is called in the worker, because it imports torch and Triton; a binding's own stubs go before it."""
+
+    package: str
+    distributions: tuple[str, ...]
+    stubs: Callable[[], Mapping[str, Any]] = _none
+    follow: tuple[str, ...] = ()
+
+
+def _vllm_stubs() -> dict[str, Any]:
+    """The real Triton, and the few services that vLLM's functions use and that change no result.
+
+    vLLM wraps Triton in a package that swaps it for placeholders where there is no GPU driver; its pinned-memory
+    test asks the platform object, which needs the whole configuration.
+    """
+    stubs: dict[str, Any] = {
+        "vllm.logger:init_logger": logging.getLogger,
+        "vllm.utils.gpu_sync_debug:gpu_sync_allowed": contextlib.nullcontext,
+        "vllm.utils.platform_utils:is_pin_memory_available": _can_pin,
+        "vllm.utils:is_pin_memory_available": _can_pin,
+        "vllm.triton_utils:HAS_TRITON": True,
+    }
+    for name, module in (("triton", "triton"), ("tl", "triton.language")):
+        with contextlib.suppress(ImportError):
+            stubs[f"vllm.triton_utils:{name}"] = importlib.import_module(module)
+    return stubs
+
+
+def _can_pin() -> bool:
+    return bool(importlib.import_module("torch").cuda.is_available())
+
+
+PROJECTS = {
+    "vllm": Project(
+        package="vllm",
+        distributions=("vllm",),
+        stubs=_vllm_stubs,
+        follow=("vllm.triton_utils", "vllm.utils", "vllm.utils.math_utils", "vllm.utils.torch_utils"),
+    ),
+    "aiter": Project(package="aiter", distributions=("amd-aiter",)),
+}
+
+
+def project(name: str) -> Project:
+    """The description of a project; one that has none is a package of that name without defaults."""
+    return PROJECTS.get(name) or Project(package=name, distributions=(name,))

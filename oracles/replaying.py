@@ -1,0 +1,39 @@
+"""Judge a single case file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from oracles.case import Case, sizes
+from oracles.examine import Finding, Result, Settings, replay_command
+from oracles.session import CannotLoad, Death, Session, Task
+from oracles.verdict import bucket
+from oracles.worker import Found, Replayed
+
+
+def judge_case(task: Task, path: Path, case: Case, settings: Settings) -> Result:
+    """One task on one case. A death of the worker is a finding like any other."""
+    result = Result(task)
+    traits = task.contract.traits(case.inputs)
+    replay = replay_command(path, task.implementation.spec, task.backend.name)
+    try:
+        with Session(task, settings.state, time_limit=settings.time_limit) as session:
+            for event in session.ask(Replayed(str(path.absolute()))):
+                if isinstance(event, Death):
+                    result.judged += 1
+                    failures = [(event.kind, event.where, event.detail)]
+                elif isinstance(event, Found):
+                    failures = event.failures
+                else:
+                    result.judged += event.judged
+                    result.unsupported.update(event.unsupported)
+                    continue
+                for kind, where, detail in failures:
+                    name = bucket(f"{kind}:{where}", traits)
+                    summary = sizes(case.inputs)
+                    result.findings.append(Finding(kind, where, detail, name, path, summary, replay, ()))
+    except CannotLoad as error:
+        result.refused = f"could not be loaded: {error}"
+        result.notes.append(error.detail)
+    result.complete = True
+    return result

@@ -1,0 +1,1 @@
+"""Reports: what people and programs are told about results. Nothing here knows a contract's family."""

@@ -1,0 +1,87 @@
+"""The JSON document of a run."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from oracles.examine import Result
+from oracles.verdict import PASS, UNSUPPORTED
+
+SCHEMA = 1
+
+
+def environment() -> dict[str, str]:
+    """Versions that a result depends on; what is not installed is ``absent``. Imports nothing."""
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for package in ("metadata-oracles", "torch", "triton", "numpy", "hypothesis", "msgspec"):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "absent"
+    return found
+
+
+def verdict_of(result: Result) -> str:
+    """The verdict of a task that has no finding."""
+    return PASS if result.judged and result.refused is None else UNSUPPORTED
+
+
+def reason_of(result: Result) -> str:
+    """Why nothing was judged, or what was left out, in one line."""
+    parts = [result.refused] if result.refused else []
+    parts += [f"{count} cases unsupported: {reason}" for reason, count in result.unsupported.most_common()]
+    if result.avoided:
+        parts.append(f"{result.avoided} cases not run")
+    if not result.complete:
+        parts.append(f"interrupted while {result.stage}")
+    return "; ".join([*parts, *(note.splitlines()[-1] for note in result.notes if note)])
+
+
+def entries(result: Result) -> list[dict[str, Any]]:
+    """One entry a finding; one entry alone where there is none."""
+    task = result.task
+    common = {
+        "contract": task.contract.full_name,
+        "implementation": task.implementation.name,
+        "provider": task.implementation.provider,
+        "backend": task.backend.name,
+        "examples": result.judged,
+    }
+    if not result.findings:
+        nothing = {"known": None, "bucket": None, "case": None, "detail": reason_of(result), "replay": None}
+        return [common | {"verdict": verdict_of(result)} | nothing]
+    return [
+        common
+        | {
+            "verdict": finding.kind,
+            "known": None,
+            "bucket": finding.bucket,
+            "case": str(finding.case),
+            "detail": finding.detail,
+            "replay": finding.replay,
+        }
+        for finding in result.findings
+    ]
+
+
+def document(results: Iterable[Result]) -> dict[str, Any]:
+    """The whole run as one object."""
+    return {
+        "schema": SCHEMA,
+        "environment": environment(),
+        "results": [entry for result in results for entry in entries(result)],
+    }
+
+
+def write(path: Path, results: Sequence[Result]) -> None:
+    """Write the document; the old file stays until the new one is complete."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_bytes(msgspec.json.format(msgspec.json.encode(document(results)), indent=2) + b"\n")
+    partial.replace(path)

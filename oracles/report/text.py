@@ -1,0 +1,86 @@
+"""The report that people read: a table and findings on a terminal, plain lines in a pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+
+from oracles.examine import Finding, Result
+from oracles.report.document import reason_of, verdict_of
+from oracles.verdict import PASS
+
+
+def show(console: Console, results: Sequence[Result]) -> None:
+    """All results."""
+    if console.is_terminal:
+        _show_rich(console, results)
+    else:
+        _show_plain(console, results)
+
+
+def totals(results: Sequence[Result]) -> str:
+    """One closing sentence."""
+    cases, findings = sum(r.judged for r in results), sum(len(r.findings) for r in results)
+    silent = sum(1 for r in results if not r.judged)
+    text = f"{cases} cases judged, {findings} finding{'s' if findings != 1 else ''}"
+    return text + (f", {silent} of {len(results)} implementations not judged" if silent else "")
+
+
+def _verdict(result: Result) -> str:
+    if result.findings:
+        return f"{len(result.findings)} finding{'s' if len(result.findings) != 1 else ''}"
+    verdict = verdict_of(result)
+    return verdict if result.complete or verdict != PASS else "interrupted"
+
+
+def _show_rich(console: Console, results: Sequence[Result]) -> None:
+    table = Table(title=None, expand=False, pad_edge=False)
+    for heading in ("contract", "provider", "implementation", "backend"):
+        table.add_column(heading, overflow="fold")
+    table.add_column("cases", justify="right")
+    table.add_column("verdict")
+    for result in results:
+        task, verdict = result.task, _verdict(result)
+        style = "red" if result.findings else "green" if verdict == PASS else "yellow"
+        names = (task.contract.full_name, task.implementation.provider, task.implementation.name, task.backend.name)
+        table.add_row(*map(escape, names), f"{result.judged:,}", f"[{style}]{verdict}[/]")
+    console.print(table)
+    for result in results:
+        reason = reason_of(result)
+        if reason:
+            console.print(f"[yellow]{escape(result.task.implementation.name)}[/]: {escape(reason)}", highlight=False)
+        for finding in result.findings:
+            console.print(_panel(result, finding))
+    console.print(totals(results), style="bold")
+
+
+def _panel(result: Result, finding: Finding) -> Panel:
+    lines = [
+        f"[bold]{escape(finding.detail)}[/]",
+        f"input   {escape(finding.summary)}",
+        f"replay  {escape(finding.replay)}",
+    ]
+    title = f"[red]{escape(finding.bucket)}[/]  {escape(result.task.implementation.name)}"
+    return Panel("\n".join(lines), title=title, title_align="left", border_style="dim")
+
+
+def _show_plain(console: Console, results: Sequence[Result]) -> None:
+    for result in results:
+        task = result.task
+        line = f"{_verdict(result):<12} {task.label} | {result.judged} cases"
+        reason = reason_of(result)
+        _plain(console, line + (f" | {reason}" if reason else ""))
+        for finding in result.findings:
+            _plain(console, f"  {finding.bucket}")
+            _plain(console, "\n".join(f"    {line}" for line in finding.detail.splitlines()))
+            _plain(console, f"    input: {finding.summary}")
+            _plain(console, f"    replay: {finding.replay}")
+    _plain(console, totals(results))
+
+
+def _plain(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

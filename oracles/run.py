@@ -1,0 +1,137 @@
+"""A run: all tasks of a command, in parallel, with results that are complete as far as they go at any moment."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+
+from oracles.backends import all_backends, by_name
+from oracles.backends.base import Backend
+from oracles.case import Case, CaseError
+from oracles.contract import Contract
+from oracles.contracts import UnknownContract, all_contracts, select
+from oracles.contracts import by_name as contract_by_name
+from oracles.domain import Replay, Sampler
+from oracles.examine import Examination, Result, Settings, replay_command
+from oracles.providers import Implementation, resolve
+from oracles.session import Task
+from oracles.slot import Meta, Running, leftovers
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The tasks of a run, and the results of those that cannot be started."""
+
+    tasks: list[Task]
+    missing: list[Result]
+
+
+def plan(names: Sequence[str], specs: Sequence[str], backends: Sequence[str]) -> Plan:
+    """What a command line stands for. Raises for names and specs that mean nothing (exit 2)."""
+    contracts: list[Contract] = []
+    for name in names:
+        contracts += [contract for contract in select(name) if contract not in contracts]
+    chosen = [by_name(name) for name in backends]
+    found = Plan([], [])
+    for spec in specs:
+        for implementation in resolve(spec, contracts or list(all_contracts()), named=bool(names)):
+            contract = contract_by_name(implementation.contract)
+            for backend in chosen or [default_backend(implementation)]:
+                task = Task(contract, implementation, backend)
+                reason = why_not(task)
+                if reason is None:
+                    found.tasks.append(task)
+                else:
+                    found.missing.append(Result(task, refused=reason, complete=True))
+    return found
+
+
+def default_backend(implementation: Implementation) -> Backend:
+    """Where an implementation runs if nobody says otherwise."""
+    return by_name("interpreter" if implementation.runs == "triton" else "host")
+
+
+def why_not(task: Task) -> str | None:
+    """Why a task cannot be started."""
+    if task.implementation.unsupported is not None:
+        return task.implementation.unsupported
+    if task.implementation.runs not in task.backend.runs:
+        able = [name for name, backend in all_backends().items() if task.implementation.runs in backend.runs]
+        return f"it launches Triton kernels, and backend {task.backend.name} runs none; try {' or '.join(able)}"
+    return task.backend.unavailable()
+
+
+class Execution:
+    """Runs a plan. ``results`` can be read at any time; ``stop`` ends it and keeps what was found."""
+
+    def __init__(self, planned: Plan, settings: Settings, *, jobs: int | None = None) -> None:
+        self.settings = settings
+        self.results = [*planned.missing]
+        self._jobs = jobs or os.cpu_count() or 1
+        self._examinations: list[Examination] = []
+        self._lock = threading.Lock()
+        self._listener: Callable[[Result], None] = lambda result: None
+        for task in planned.tasks:
+            examination = Examination(task, settings, lambda result: self._listener(result))
+            self._examinations.append(examination)
+            self.results.append(examination.result)
+
+    def run(self, listener: Callable[[Result], None] = lambda result: None) -> list[Result]:
+        """All tasks; the first defect of the harness itself is raised."""
+
+        def tell(result: Result) -> None:
+            with self._lock:
+                listener(result)
+
+        self._listener = tell
+        with ThreadPoolExecutor(self._jobs) as pool:
+            running = [pool.submit(examination.run) for examination in self._examinations]
+            try:
+                wait(running)
+            except BaseException:
+                for future in running:
+                    future.cancel()
+                for examination in self._examinations:
+                    examination.stop()
+                raise
+            for future in running:
+                future.result()
+        return self.results
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """A case that was running when an earlier run was killed."""
+
+    meta: Meta
+    path: Path
+    replay: str
+
+
+def interrupted(state: Path) -> list[Interrupted]:
+    """Leftovers of killed runs, each written down as a case file."""
+    found = []
+    for meta, running in leftovers(state / "running"):
+        case = _case_of(meta, running)
+        if case is None:
+            continue
+        path = case.save(state / "interrupted" / f"{case.id}.json")
+        found.append(Interrupted(meta, path, replay_command(path, meta.spec, meta.backend)))
+    return found
+
+
+def _case_of(meta: Meta, running: Running) -> Case | None:
+    try:
+        contract = contract_by_name(meta.contract)
+        if running.choices is not None and (running.choices or running.index < 0):
+            inputs = contract.domain(Replay(running.choices))
+        else:
+            inputs = contract.domain(Sampler(running.seed, running.index))
+    except (UnknownContract, CaseError, ValueError):
+        return None  # written by another release, whose choices mean something else here
+    origin = {"implementation": meta.spec, "callable": meta.name, "backend": meta.backend}
+    return Case(contract=meta.contract, inputs=inputs, origin=origin)

@@ -1,0 +1,278 @@
+"""The parent's side of a worker: start it, ask it, watch its clock, and say how it died."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from oracles.backends.base import Backend
+from oracles.contract import Contract
+from oracles.providers.base import Implementation
+from oracles.slot import Meta, Running, Slot
+from oracles.worker import (
+    MESSAGE_LIMIT,
+    Broken,
+    Command,
+    Died,
+    Event,
+    Fork,
+    Found,
+    Load,
+    LoadFailed,
+    Progress,
+    Ready,
+    Shown,
+)
+
+LOAD_SECONDS = 180.0
+POLL_SECONDS = 0.1
+OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
+"""Signals that a process does not usually die of by its own fault."""
+
+_numbers = itertools.count()
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Event).decode
+
+
+@dataclass(frozen=True)
+class Task:
+    """One implementation of one contract on one backend."""
+
+    contract: Contract
+    implementation: Implementation
+    backend: Backend
+
+    @property
+    def label(self) -> str:
+        """As a person would name it."""
+        return f"{self.contract.full_name} | {self.implementation.provider}: {self.implementation.name} | {self.backend.name}"
+
+
+@dataclass(frozen=True)
+class Death:
+    """A worker died. ``kind`` is ``crash`` or ``hang``; ``outside``: perhaps somebody else killed it."""
+
+    kind: str
+    where: str
+    detail: str
+    running: Running | None
+    outside: bool
+
+
+class HarnessError(RuntimeError):
+    """The harness failed, not the implementation."""
+
+
+class Stopped(RuntimeError):
+    """The run was interrupted, and this session with it."""
+
+
+class CannotLoad(RuntimeError):
+    """The implementation could not be loaded; the message is the reason, ``detail`` the traceback."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(reason)
+        self.detail = detail
+
+
+class Session:
+    """One worker at a time for one task, replaced whenever it dies."""
+
+    def __init__(self, task: Task, state: Path, *, time_limit: float | None = None) -> None:
+        self.task = task
+        self.time_limit = task.backend.time_limit if time_limit is None else time_limit
+        self._meta = Meta(
+            task.contract.full_name, task.implementation.spec, task.implementation.name, task.backend.name
+        )
+        self._slot = Slot(state / "running" / f"{os.getpid()}-{next(_numbers)}.slot", create=self._meta)
+        self._findings = state / "findings"
+        self._log: IO[bytes] = tempfile.TemporaryFile("a+b", buffering=0)
+        self._nursery: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket | None = None
+        self._child: int | None = None
+        self._stopped = False
+
+    def stop(self) -> None:
+        """End from another thread: the one that waits here gets :class:`Stopped`."""
+        self._stopped = True
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end_nursery()
+        self._slot.close(remove=True)
+        self._log.close()
+
+    def ask(self, command: Command) -> Iterator[Found | Shown | Progress | Death]:
+        """Send a command and yield what comes back, until it is done or the worker died."""
+        self._ensure_child()
+        if not self._send(command):
+            yield self._death(None)
+            return
+        while True:
+            event = self._receive(self.time_limit)
+            if isinstance(event, Death):
+                yield event
+                return
+            if isinstance(event, Broken):
+                raise HarnessError(event.detail)
+            if isinstance(event, Found | Shown | Progress):
+                yield event
+                if isinstance(event, Progress) and event.done:
+                    return
+
+    def renew(self) -> None:
+        """Replace the child by one that has seen no case."""
+        if self._child is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._child, signal.SIGKILL)
+            self._await_death()
+
+    def _ensure_child(self) -> None:
+        if self._child is not None:
+            return
+        if self._nursery is None:
+            self._start_nursery()
+        self._slot.end()
+        self._send(Fork())
+        event = self._receive(LOAD_SECONDS)
+        if isinstance(event, Ready):
+            self._child = event.pid
+        elif isinstance(event, LoadFailed):
+            self._await_death()
+            raise CannotLoad(event.reason, event.detail)
+        elif isinstance(event, Broken):
+            raise HarnessError(event.detail)
+        else:
+            what = event.detail if isinstance(event, Death) else repr(event)
+            raise CannotLoad(f"the process died while it loaded the implementation: {what}", what)
+
+    def _start_nursery(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for end in (ours, theirs):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MESSAGE_LIMIT)
+        environment = os.environ | dict(self.task.backend.environment())
+        self._nursery = subprocess.Popen(
+            [sys.executable, "-m", "oracles.worker", str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            pass_fds=[theirs.fileno()],
+            env=environment,
+            start_new_session=True,
+        )
+        theirs.close()
+        self._channel = ours
+        meta = self._meta
+        load = Load(meta.contract, meta.spec, meta.name, meta.backend, str(self._slot.path), str(self._findings))
+        self._send(load)
+
+    def _send(self, command: Command) -> bool:
+        assert self._channel is not None
+        try:
+            self._channel.send(_encode(command))
+        except OSError:
+            return False
+        return True
+
+    def _receive(self, limit: float) -> Event | Death:
+        """The next message; a death, ours by the clock included, is a message too."""
+        assert self._channel is not None
+        asked = time.monotonic()
+        hung = False
+        while True:
+            if self._stopped:
+                raise Stopped
+            ready, _, _ = select.select([self._channel], [], [], POLL_SECONDS)
+            if ready:
+                try:
+                    data = self._channel.recv(MESSAGE_LIMIT)
+                except OSError:
+                    data = b""
+                event = _decode(data) if data else Died(-1)
+                if not isinstance(event, Died):
+                    return event
+                return self._death(event.status, hung=hung, limit=limit)
+            if self._nursery is not None and self._nursery.poll() is not None:
+                return self._death(None)  # a grandchild may hold the socket open, so no end of file would come
+            if not hung and self._overdue(asked, limit):
+                hung = True
+                self._kill()
+
+    def _overdue(self, asked: float, limit: float) -> bool:
+        running = self._slot.running()
+        since = running.started if running is not None and self._child is not None else asked
+        waiting_for_load = self._child is None
+        if running is None and not waiting_for_load:
+            return False  # between two cases: the harness is at work, and it always ends
+        return time.monotonic() - max(since, asked if waiting_for_load else since) > limit
+
+    def _kill(self) -> None:
+        assert self._nursery is not None
+        target = self._child if self._child is not None else self._nursery.pid
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(target, signal.SIGKILL)
+
+    def _death(self, status: int | None, *, hung: bool = False, limit: float = 0.0) -> Death:
+        self._child = None
+        running = self._slot.running()
+        if status is None or status == -1:
+            code = self._end_nursery()
+            where = _signal_name(-code) if code is not None and code < 0 else f"exit {code}"
+            return Death("crash", where, f"the worker process was gone: {where}\n{self._tail()}", running, True)
+        if hung:
+            return Death("hang", "time limit", f"no answer within {limit:g} s\n{self._tail()}", running, False)
+        if os.WIFSIGNALED(status):
+            number = os.WTERMSIG(status)
+            where = _signal_name(number)
+            return Death("crash", where, f"killed by {where}\n{self._tail()}", running, number in OUTSIDE)
+        code = os.waitstatus_to_exitcode(status)
+        return Death("crash", f"exit {code}", f"the process exited with {code}\n{self._tail()}", running, False)
+
+    def _await_death(self) -> None:
+        """Read until the nursery says that the child is gone."""
+        while not isinstance(self._receive(LOAD_SECONDS), Death):
+            pass
+
+    def _tail(self, lines: int = 12) -> str:
+        self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, self._log.tell() - 16384))
+        text = self._log.read().decode(errors="replace").strip().splitlines()
+        fatal = [at for at, line in enumerate(text) if line.startswith("Fatal Python error")]
+        # faulthandler prints the innermost frames first; what it says of extension modules helps nobody.
+        return "\n".join(text[fatal[-1] :][:lines] if fatal else text[-lines:])
+
+    def _end_nursery(self) -> int | None:
+        if self._nursery is None:
+            return None
+        for pid in (self._child, self._nursery.pid):
+            if pid is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+        assert self._channel is not None
+        self._channel.close()
+        code = self._nursery.wait()
+        self._nursery, self._channel, self._child = None, None, None
+        return code
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

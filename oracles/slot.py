@@ -1,0 +1,120 @@
+"""The slot: which case a worker is running, in a memory-mapped file that survives ``kill -9``.
+
+A few stores a case instead of a file a case. The parent holds a lock on the file for as long as it lives, so that the
+next run can tell a leftover from a run that is still going on.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+META = 8192
+HEADER = struct.Struct("<8sIIdqqqI4x")
+CAPACITY = 8192
+SIZE = META + HEADER.size + 8 * CAPACITY
+MAGIC = b"ORACLE01"
+IDLE, RUNNING = 0, 1
+
+
+class Meta(msgspec.Struct):
+    """What the cases of a slot belong to."""
+
+    contract: str
+    spec: str
+    name: str
+    backend: str
+
+
+@dataclass(frozen=True)
+class Running:
+    """The case in a slot. ``choices`` is ``None`` where the sequence was too long to be kept: then seed and index say
+    which input it was."""
+
+    number: int
+    started: float
+    seed: int
+    index: int
+    choices: list[int] | None
+
+
+class Slot:
+    """One worker's slot. Created and locked by the parent, written by the worker."""
+
+    def __init__(self, path: Path, *, create: Meta | None = None) -> None:
+        self.path = path
+        if create is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            meta = msgspec.json.encode(create)
+            if len(meta) > META:
+                raise ValueError(f"meta: {len(meta)} bytes do not fit into {META}")
+            path.write_bytes(meta.ljust(SIZE, b"\0"))
+        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        if create is not None:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._map = mmap.mmap(self._fd, SIZE)
+        self._number = 0
+
+    def meta(self) -> Meta:
+        """What the slot was made for."""
+        return msgspec.json.decode(self._map[:META].rstrip(b"\0"), type=Meta)
+
+    def begin(self, choices: Sequence[int], seed: int = -1, index: int = -1) -> None:
+        """The case that runs from now on."""
+        self._number += 1
+        count = len(choices) if len(choices) <= CAPACITY else CAPACITY + 1
+        if count <= CAPACITY:
+            struct.pack_into(f"<{count}q", self._map, META + HEADER.size, *choices)
+        HEADER.pack_into(self._map, META, MAGIC, RUNNING, 0, time.monotonic(), self._number, seed, index, count)
+
+    def end(self) -> None:
+        """No case runs."""
+        struct.pack_into("<I", self._map, META + 8, IDLE)
+
+    def running(self) -> Running | None:
+        """The case that runs, or ran when the worker died."""
+        magic, state, _, started, number, seed, index, count = HEADER.unpack_from(self._map, META)
+        if magic != MAGIC or state != RUNNING:
+            return None
+        choices = None
+        if count <= CAPACITY:
+            choices = list(struct.unpack_from(f"<{count}q", self._map, META + HEADER.size))
+        return Running(number, started, seed, index, choices)
+
+    def close(self, *, remove: bool = False) -> None:
+        """Let go of the file; with ``remove``, delete it: the run ended in order."""
+        self._map.close()
+        os.close(self._fd)
+        if remove:
+            self.path.unlink(missing_ok=True)
+
+
+def leftovers(directory: Path) -> Iterator[tuple[Meta, Running]]:
+    """Cases that were running when an earlier run was killed. Each is reported once."""
+    for path in sorted(directory.glob("*.slot")):
+        try:
+            slot = Slot(path)
+        except (OSError, ValueError):
+            path.unlink(missing_ok=True)  # shorter than a slot: its run died while it made the file
+            continue
+        try:
+            fcntl.flock(slot._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            slot.close()
+            continue
+        running = slot.running()
+        try:
+            meta = slot.meta()
+        except msgspec.MsgspecError:
+            running = None
+        slot.close(remove=True)
+        if running is not None:
+            yield meta, running

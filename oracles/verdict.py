@@ -1,0 +1,179 @@
+"""Verdicts: how an implementation treated one case.
+
+Every way to fail is one exception class with one ``kind``. A failure also says *where* (the tensor, the operation or
+the exception it concerns); ``key``, kind and place together, is what the reducer keeps fixed, so that a shrunk case
+still shows the same fault. The traits of the smallest case complete the key to the ``bucket``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+PASS = "pass"
+UNSUPPORTED = "unsupported"
+
+
+class Failure(Exception):
+    """An implementation broke its contract. Subclasses exist one a kind; this class itself is never raised.
+
+    ``where`` is a short stable name (a tensor, an operation, an exception type) and is part of the bucket;
+    ``detail`` is for people and may hold indices, values and addresses.
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(self, where: str, detail: str = "") -> None:
+        super().__init__(f"{self.kind}: {where}: {detail}" if detail else f"{self.kind}: {where}")
+        self.where = where
+        self.detail = detail
+
+    @property
+    def key(self) -> str:
+        """Kind and place: equal for two failures that a reducer may take for the same fault."""
+        return f"{self.kind}:{self.where}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.where, self.detail)
+
+
+class WrongValue(Failure):
+    """An element differs from the value that the contract gives it."""
+
+    kind = "wrong_value"
+
+
+class WrongShape(Failure):
+    """An output has another shape, dtype, device or number than the contract says."""
+
+    kind = "wrong_shape"
+
+
+class Unwritten(Failure):
+    """An element kept the poison of its allocation, whichever poison was used."""
+
+    kind = "unwritten"
+
+
+class UninitialisedRead(Failure):
+    """A result depends on bytes that nobody had written."""
+
+    kind = "uninitialised_read"
+
+
+class OutOfBoundsWrite(Failure):
+    """Bytes outside the outputs were written."""
+
+    kind = "out_of_bounds_write"
+
+
+class OutOfBoundsRead(Failure):
+    """Bytes outside the inputs were read."""
+
+    kind = "out_of_bounds_read"
+
+
+class InputMutated(Failure):
+    """An input does not hold the bytes it held before the call."""
+
+    kind = "input_mutated"
+
+
+class Race(Failure):
+    """Programs of one launch depend on each other's order."""
+
+    kind = "race"
+
+
+class BarrierDivergence(Failure):
+    """Threads of one workgroup did not reach the same barrier."""
+
+    kind = "barrier_divergence"
+
+
+class Nondeterministic(Failure):
+    """The same call, repeated, gave another result."""
+
+    kind = "nondeterministic"
+
+
+class Stale(Failure):
+    """The result belongs to an earlier call, or a later call changed it."""
+
+    kind = "stale"
+
+
+class GraphDiverges(Failure):
+    """The replay of a captured graph differs from the eager call."""
+
+    kind = "graph_diverges"
+
+
+class AddressMoved(Failure):
+    """A buffer that a graph holds on to was moved."""
+
+    kind = "address_moved"
+
+
+class HostSync(Failure):
+    """The host read a value that lives on the device, and so waited for it."""
+
+    kind = "host_sync"
+
+
+class Recompiled(Failure):
+    """A kernel was compiled again for a change that must not cost a compilation."""
+
+    kind = "recompiled"
+
+
+class Crash(Failure):
+    """An exception that is no refusal, an abort, a signal, or an exit."""
+
+    kind = "crash"
+
+
+class Hang(Failure):
+    """No answer within the time limit of a case."""
+
+    kind = "hang"
+
+
+class CompileError(Failure):
+    """The compiler refused the kernel."""
+
+    kind = "compile_error"
+
+
+class WronglyRefused(Failure):
+    """An input that the contract allows was refused."""
+
+    kind = "wrongly_refused"
+
+
+class WronglyAccepted(Failure):
+    """An input that the contract refuses was not refused."""
+
+    kind = "wrongly_accepted"
+
+
+FAILURES: dict[str, type[Failure]] = {cls.kind: cls for cls in Failure.__subclasses__()}
+"""Every kind of failure, by name."""
+
+KINDS: tuple[str, ...] = (PASS, *FAILURES, UNSUPPORTED)
+"""Every verdict a result can carry."""
+
+
+class Unsupported(Exception):
+    """This arm cannot judge this case; ``str(error)`` is the reason. Never counted as a pass."""
+
+
+def failure(kind: str, where: str, detail: str = "") -> Failure:
+    """The failure of a kind named by its string, as it is read back from a file or a pipe."""
+    return FAILURES[kind](where, detail)
+
+
+def bucket(key: str, traits: Iterable[str]) -> str:
+    """The stable name of a finding: kind, place, and the traits that its smallest case cannot do without."""
+    tags = "+".join(sorted(traits))
+    return f"{key}:{tags}" if tags else key

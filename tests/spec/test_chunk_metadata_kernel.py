@@ -1,0 +1,48 @@
+"""The optimized ``chunk_metadata``: right in the interpreter, compiled for AMD and NVIDIA, and never compiled again."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+
+def run_script(name: str, *arguments: str, **environment: str) -> dict:
+    """Run a script beside this file in a process of its own and return the JSON on its last line."""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("TRITON_")}
+    done = subprocess.run(
+        [sys.executable, str(HERE / name), *arguments],
+        env={**inherited, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.stdout.strip(), done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+def test_the_interpreter_agrees_with_the_specification() -> None:
+    summary = run_script("judge_kernel.py", TRITON_INTERPRET="1")
+    assert summary["problems"] == []
+    assert summary["judged"] >= 400
+    assert min(summary["kinds"].values()) >= 1
+
+
+@pytest.mark.parametrize("architecture", ["gfx942", "gfx950"])
+def test_at_most_two_compilations_a_dtype(architecture, tmp_path) -> None:
+    summary = run_script("count_compilations.py", architecture, TRITON_CACHE_DIR=str(tmp_path))
+    assert summary["calls"] >= 600
+    assert set(summary["compilations"]) == {"*i32", "*i64"}
+    assert max(summary["compilations"].values()) <= 2
+    assert len(list(tmp_path.glob("*/*.hsaco"))) == 4
+
+
+def test_compiles_for_nvidia_sm_90(tmp_path) -> None:
+    summary = run_script("compile_for_nvidia.py", TRITON_CACHE_DIR=str(tmp_path))
+    assert summary == {"*i32": [256, 2048], "*i64": [256, 2048]}
