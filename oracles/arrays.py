@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +28,7 @@ class Array:
     """
 
     dtype: str
-    data: npt.NDArray
+    data: npt.NDArray[Any]
     strides: tuple[int, ...] | None = None
     offset: int = 0
 
@@ -69,7 +70,7 @@ class Array:
 
 Value = Array | int | float | str | bool | None | tuple["Value", ...]
 Inputs = Mapping[str, Value]
-Outputs = Mapping[str, "npt.NDArray | int | tuple[npt.NDArray, ...]"]
+Outputs = Mapping[str, "npt.NDArray[Any] | int | tuple[npt.NDArray[Any], ...]"]
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -75,6 +75,9 @@ def call_on(
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit too: it is the implementation's, not ours
+            reason = backend.limit_of(error)
+            if reason is not None:
+                raise Unsupported(reason) from error
             run.error = error
     if os.getpid() != process:
         os._exit(0)  # the implementation forked, and this is its child coming back from the call
@@ -131,9 +134,20 @@ def _collect(contract: Contract, run: Run, result: Any) -> None:
         return
     for name, value in values.items():
         run.outputs[name] = _copy(run, name, value)
+        _name_after_output(run, name, value)
         shared = _shared_input(run, value)
         if shared is not None:
             run.failures.append(Stale(name, f"shares memory with the input {shared.name}"))
+
+
+def _name_after_output(run: Run, name: str, value: Any) -> None:
+    """Failures of a buffer that the implementation allocated and returned are failures of that output."""
+    region = run.memory.region_of(value) if isinstance(value, torch.Tensor) else None
+    if region is None or not region.allocated:
+        return
+    for at, item in enumerate(run.failures):
+        if item.where == region.public_name and region.name in item.detail:
+            run.failures[at] = type(item)(name, item.detail.replace(region.name, name))
 
 
 def _named(names: Sequence[str], result: Any) -> dict[str, Any] | None:
@@ -167,8 +181,7 @@ def _shared_input(run: Run, value: Any) -> Region | None:
     if not isinstance(value, torch.Tensor) or value.numel() == 0:
         return None
     region = run.memory.region_of(value)
-    is_input = region is not None and not region.name.startswith("torch.") and not region.writable
-    return region if is_input else None
+    return region if region is not None and not region.allocated and not region.writable else None
 
 
 def outputs_of(run: Run) -> Outputs:

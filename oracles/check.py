@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from oracles.arrays import Inputs
+from oracles.arrays import Inputs, arrays_of
 from oracles.backends.base import Backend, Variation
 from oracles.call import Run, call
 from oracles.contract import Contract, OnlyMemorySafety, Refused, Values
@@ -83,9 +83,13 @@ def judge(subject: Subject, inputs: Inputs, *, fresh: bool = True) -> list[Failu
         return distinct([*first.failures, *second.failures, _unexpected(subject, second.error)])
     found = [*first.failures, *second.failures, *_recompilations(subject, inputs, first)]
     wrong = _judge_values(subject, inputs, expected, first, second)
-    if fresh and not wrong:
+    if fresh and not wrong and _elements(inputs) <= subject.backend.freshness_elements:
         found += freshness(subject.contract, subject.function, subject.backend, inputs)
     return distinct([*found, *wrong])
+
+
+def _elements(inputs: Inputs) -> int:
+    return max((value.data.size for _, value in arrays_of(inputs)), default=0)
 
 
 def distinct(failures: Sequence[Failure]) -> list[Failure]:
@@ -98,7 +102,8 @@ def distinct(failures: Sequence[Failure]) -> list[Failure]:
 
 def _unexpected(subject: Subject, error: BaseException) -> Failure:
     """What an exception on a legal input means."""
-    name, text = type(error).__name__, f"{type(error).__name__}: {error}"
+    cause = error.__cause__ if type(error).__name__ == "InterpreterError" and error.__cause__ else error
+    name, text = type(cause).__name__, f"{type(error).__name__}: {error}"
     if isinstance(error, Failure):
         return error
     if any("CompilationError" in base.__name__ for base in type(error).__mro__):
@@ -112,7 +117,7 @@ def _judge_refusal(subject: Subject, inputs: Inputs, expected: Refused) -> list[
     if not subject.implementation.refuses:
         raise Unsupported("refusals are not judged: no upstream check is cited, or the callable opted out")
     run = subject.run(inputs, Variation(0, "forward"))
-    found = [item for item in run.failures if isinstance(item, SAFETY)]
+    found: list[Failure] = [item for item in run.failures if isinstance(item, SAFETY)]
     if run.error is None:
         found.append(WronglyAccepted(expected.argument, f"no exception; the contract refuses it: {expected.reason}"))
     elif not isinstance(run.error, subject.implementation.refusal_types):
@@ -160,9 +165,7 @@ def wrong_shape(name: str, wanted: Any, got: Any, dtype: str | None) -> WrongSha
     return WrongShape(name, f"{dtype} {list(got.shape)} where the contract says {wanted_dtype} {list(wanted.shape)}")
 
 
-def _classify(
-    subject: Subject, inputs: Inputs, name: str, wanted: np.ndarray, first: Run, second: Run
-) -> Failure:
+def _classify(subject: Subject, inputs: Inputs, name: str, wanted: np.ndarray, first: Run, second: Run) -> Failure:
     """Why an output differs: wrong, never written, or dependent on poison, order or chance."""
     one, two = np.asarray(first.outputs[name]), np.asarray(second.outputs[name])
     if one.shape != two.shape:

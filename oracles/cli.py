@@ -46,12 +46,18 @@ class _Command(click.Command):
         except (UnknownContract, UnknownBackend, ProviderError, CaseError) as error:
             raise click.UsageError(str(error), context) from error
         except HarnessError as error:
-            raise click.ClickException(f"the harness itself failed; this is a defect of metadata-oracles:\n{error}") from error
+            raise click.ClickException(
+                f"the harness itself failed; this is a defect of metadata-oracles:\n{error}"
+            ) from error
 
 
 def _implementation_options(function: Callable[..., Any]) -> Callable[..., Any]:
     function = click.option(
-        "--backend", "backends", multiple=True, metavar="NAME", help="Where to run; may be repeated. Default: what fits."
+        "--backend",
+        "backends",
+        multiple=True,
+        metavar="NAME",
+        help="Where to run; may be repeated.",
     )(function)
     return click.option(
         "--impl",
@@ -87,7 +93,8 @@ def list_command() -> None:
     """Contracts, implementations and backends here, and why one is unavailable."""
     console = Console()
     contracts = Table("contract", "section", "kind", "what it computes", title="contracts", title_justify="left")
-    implementations = Table("contract", "spec", "callable", "default backend", title="implementations", title_justify="left")
+    headings = ("contract", "spec", "callable", "default backend")
+    implementations = Table(*headings, title="implementations", title_justify="left")
     for contract in all_contracts():
         contracts.add_row(contract.full_name, contract.section, contract.kind, contract.summary)
         for found in resolve("optimized", [contract], named=True):
@@ -114,8 +121,12 @@ def _default_backend(runs: str) -> str:
 @click.option("--profile", type=click.Choice(list(PROFILES)), default="ci", show_default=True, help="How much to try.")
 @click.option("--examples", type=click.IntRange(min=0), help="Sampled cases, instead of the profile's number.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the sampled cases.")
-@click.option("--time-limit", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Per case, instead of the backend's.")
-@click.option("--jobs", "-j", type=click.IntRange(min=1), help="Implementations examined at a time. Default: one a core.")
+@click.option(
+    "--time-limit", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Per case, instead of the backend's."
+)
+@click.option(
+    "--jobs", "-j", type=click.IntRange(min=1), help="Implementations examined at a time. Default: one a core."
+)
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write results as JSON.")
 @click.option("--require", is_flag=True, help="Fail if anything asked for is missing or could not be judged.")
 @_state_option
@@ -132,7 +143,7 @@ def check(
     require: bool,
     state: Path,
 ) -> None:
-    """Judge implementations against their contracts.
+    r"""Judge implementations against their contracts.
 
     The small scope of a contract is walked completely, then inputs are sampled; what fails is reduced to its smallest
     case and written to a file that `oracles replay` and `oracles explain` take.
@@ -169,8 +180,15 @@ def _execute(execution: Execution, planned: Plan, json_path: Path | None) -> int
     """Run, show progress on a terminal, report whatever there is; 0 unless interrupted."""
     errors = Console(stderr=True)
     code = 0
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[state]}"))
-    with Progress(*columns, TimeElapsedColumn(), console=errors, disable=not errors.is_terminal, transient=True) as bars:
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        TextColumn("{task.fields[state]}"),
+    )
+    with Progress(
+        *columns, TimeElapsedColumn(), console=errors, disable=not errors.is_terminal, transient=True
+    ) as bars:
         rows = {
             id(result): bars.add_task(escape(result.task.label), total=None, state=result.stage)
             for result in execution.results
@@ -179,8 +197,9 @@ def _execute(execution: Execution, planned: Plan, json_path: Path | None) -> int
 
         def tell(result: Result) -> None:
             state = f"{result.stage}, {result.judged:,} cases, {len(result.findings)} findings"
-            done = {"total": 1, "completed": 1} if result.complete else {}
-            bars.update(rows[id(result)], state=state, **done)
+            bars.update(rows[id(result)], state=state)
+            if result.complete:
+                bars.update(rows[id(result)], total=1, completed=1)
 
         try:
             execution.run(tell)
@@ -196,8 +215,8 @@ def _execute(execution: Execution, planned: Plan, json_path: Path | None) -> int
 
 def _tell_interrupted(state: Path) -> None:
     for left in interrupted(state):
-        message = f"an earlier run was killed while {left.meta.name} ({left.meta.backend}) ran a case; replay it: {left.replay}"
-        click.echo(message, err=True)
+        who = f"{left.meta.name} ({left.meta.backend})"
+        click.echo(f"an earlier run was killed while {who} ran a case; replay it: {left.replay}", err=True)
         click.echo(f"findings that it had made are in {state / 'findings'}", err=True)
 
 
@@ -206,7 +225,9 @@ def _tell_interrupted(state: Path) -> None:
 @_implementation_options
 @click.option("--time-limit", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Instead of the backend's.")
 @_state_option
-def replay(case: Path, specs: tuple[str, ...], backends: tuple[str, ...], time_limit: float | None, state: Path) -> None:
+def replay(
+    case: Path, specs: tuple[str, ...], backends: tuple[str, ...], time_limit: float | None, state: Path
+) -> None:
     """Judge one case file again.
 
     Without --impl and --backend, the implementation that the case was found with is judged where it was found.

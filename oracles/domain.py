@@ -13,6 +13,7 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -51,8 +52,11 @@ class Source(ABC):
 
     @abstractmethod
     def _pick(self, size: int, near: Sequence[int], weights: Sequence[int], small: int | None) -> int:
-        """Draw an index below ``size``. ``near``: indices worth trying; ``weights``: how often each; ``small``: how
-        many of the simplest the enumerator walks (``None``: its scope decides)."""
+        """Draw an index below ``size``.
+
+        ``near``: indices worth trying; ``weights``: how often each; ``small``: how many of the simplest the enumerator
+        walks (``None``: its scope decides).
+        """
 
     def pick(
         self, size: int, *, near: Sequence[int] = (), weights: Sequence[int] = (), small: int | None = None
@@ -103,7 +107,7 @@ class Source(ABC):
         with up to three exceptions, so that a choice sequence stays short and every part of it can be reduced.
         """
         near = (0, 0, 0, *near)
-        if not self.choose((False, True), weights=(3, 2), small=1):
+        if not self.choose((False, True), weights=(4, 1), small=1):
             few: list[int] = []
             while len(few) < FEW and self.more(len(few)):
                 few.append(self.integer(0, max_length, near=near))
@@ -111,7 +115,7 @@ class Source(ABC):
         count = self.integer(0, max_count, near=COUNTS)
         if self.choose((False, True)):
             rng = np.random.Generator(np.random.Philox(key=self.pick(1 << 16)))
-            lengths = rng.choice([n for n in near if n <= max_length], size=count).tolist()
+            lengths: list[int] = rng.choice([n for n in near if n <= max_length], size=count).tolist()
         else:
             lengths = [self.integer(0, max_length, near=near)] * count
         for _ in range(3):
@@ -289,7 +293,7 @@ def note_lengths(source: Source, lengths: Sequence[int]) -> None:
             ("first", zeros[0]),
             ("last", zeros[-1]),
             ("middle", any(zeros[1:-1])),
-            ("consecutive", any(a and b for a, b in zip(zeros, zeros[1:], strict=False))),
+            ("consecutive", any(a and b for a, b in pairwise(zeros))),
         ):
             if there:
                 source.event(f"zero length: {label}")

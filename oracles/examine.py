@@ -50,7 +50,7 @@ class Settings:
     state: Path = Path(".oracles")
     time_limit: float | None = None
     reduce_attempts: int = 1500
-    reduce_seconds: float = 60.0
+    reduce_seconds: float = 20.0
 
 
 @dataclass(frozen=True)
@@ -210,8 +210,9 @@ class Examination:
         inputs = self.task.contract.domain(Replay(choices))
         item = _Failing(death.kind, death.where, death.detail, self.task.contract.traits(inputs), choices)
         if death.outside and not self._dies_again(session, item):
-            note = f"the worker was killed from outside ({death.where}) while it ran {Case(contract=self.task.contract.full_name, inputs=inputs).id}; that case passes when it is run again"
-            self.result.notes.append(note)
+            case = Case(contract=self.task.contract.full_name, inputs=inputs)
+            note = f"the worker was killed from outside ({death.where}) while it ran {case.id}"
+            self.result.notes.append(f"{note}; that case passes when it is run again: {sizes(inputs)}")
             return
         self.result.judged += 1
         case = Case(contract=self.task.contract.full_name, inputs=inputs, origin={"choices": list(choices)})
@@ -265,8 +266,10 @@ class Examination:
             self._conclude(min(self._failing[key], key=self._order))
 
     def _subsumed(self, found: Sequence[_Failing]) -> list[_Failing]:
-        """Findings whose traits contain another's are the same fault on a special input: keep the fewest traits, and
-        the simplest case among those that they stand for."""
+        """Drop findings whose traits contain another's: the same fault on a special input.
+
+        Of those that are dropped, the simplest case is kept.
+        """
         kept: list[_Failing] = []
         for item in found:
             if not any(other.traits < item.traits for other in found):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from oracles.arrays import Array, Inputs, Value
@@ -20,9 +21,7 @@ from oracles.memory import Memory
 from oracles.verdict import Failure, Stale
 
 
-def freshness(
-    contract: Contract, function: Callable[..., Any], backend: Backend, inputs: Inputs
-) -> list[Failure]:
+def freshness(contract: Contract, function: Callable[..., Any], backend: Backend, inputs: Inputs) -> list[Failure]:
     """Failures of the protocol; nothing if the contract knows no other input of this layout."""
     others = contract.resample(inputs)
     if not others:
@@ -89,7 +88,8 @@ def _wrong(run: Run, expected: Values, objects: str) -> Failure | None:
     for name, wanted in expected.outputs.items():
         got = run.outputs.get(name)
         if not _equal(got, wanted):
-            return Stale(name, f"{name} does not follow the values {what}: got {_short(got)}, expected {_short(wanted)}")
+            values = f"got {_short(got)}, expected {_short(wanted)}"
+            return Stale(name, f"{name} does not follow the values {what}: {values}")
     return None
 
 
@@ -98,7 +98,7 @@ def _equal(got: Any, wanted: Any) -> bool:
         return isinstance(got, tuple) and all(map(_equal, got, wanted))
     if isinstance(wanted, int):
         return bool(got == wanted)
-    return getattr(got, "shape", None) == wanted.shape and got.tobytes() == wanted.tobytes()
+    return isinstance(got, np.ndarray) and got.shape == wanted.shape and got.tobytes() == wanted.tobytes()
 
 
 def _moved(kept: list[tuple[Run, str]]) -> Failure | None:

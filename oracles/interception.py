@@ -22,7 +22,18 @@ DEVICE = torch.device("cpu", 0)
 """What ``.device`` says of a device tensor: the CPU as torch takes it, and yet distinguishable from the host's."""
 
 EMPTY = ("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided")
-FILLED = ("zeros", "ones", "full", "arange", "new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like")
+FILLED = (
+    "zeros",
+    "ones",
+    "full",
+    "arange",
+    "new_zeros",
+    "new_ones",
+    "new_full",
+    "zeros_like",
+    "ones_like",
+    "full_like",
+)
 
 READS = {
     "tolist", "item", "cpu", "numpy", "nonzero", "argwhere", "masked_select", "equal", "allclose", "is_nonzero",
@@ -87,7 +98,7 @@ class AllocationMode(TorchDispatchMode):
     """Puts the results of factories into guarded memory and follows the device."""
 
     def __init__(self, interception: Interception) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._seen = interception
 
     def __torch_dispatch__(
@@ -150,7 +161,7 @@ class HostReadMode(TorchFunctionMode):
         return result
 
 
-_DEVICE_GETTER = torch.Tensor.device.__get__  # type: ignore[attr-defined]
+_DEVICE_GETTER = torch.Tensor.device.__get__
 
 
 def _read_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:

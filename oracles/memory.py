@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from oracles.arrays import Array, Value
+from oracles.arrays import Array, Value, contiguous_strides
 from oracles.verdict import Failure, InputMutated, OutOfBoundsWrite
 
 GUARD = 4096
@@ -77,6 +77,16 @@ class Region:
         return int(self.raw.ctypes.data) + self.first
 
     @property
+    def allocated(self) -> bool:
+        """Whether the implementation made this buffer, as opposed to the harness."""
+        return " #" in self.name
+
+    @property
+    def public_name(self) -> str:
+        """The stable part of the name: ``torch.empty #2 [4, 2]`` is one of many, ``torch.empty`` is a place."""
+        return self.name.split(" #")[0]
+
+    @property
     def extent(self) -> tuple[int, int]:
         """First byte address and the one after the last, guards excluded."""
         return self.address, self.address + self.span
@@ -98,7 +108,7 @@ class Region:
         low, high = self.extent
         start = addresses.astype(np.int64) - low
         inside = (addresses >= low) & (start + size <= high - low)
-        if not inside.any() or self.strides == _packed(self.shape):
+        if not inside.any() or self.strides == contiguous_strides(self.shape):
             return inside
         relative = np.where(inside, start, 0)
         remainder, valid = relative // self.itemsize, inside & (relative % self.itemsize + size <= self.itemsize)
@@ -106,7 +116,8 @@ class Region:
             if stride and count > 1:
                 valid &= remainder // stride < count
                 remainder = remainder % stride
-        return valid & (remainder == 0)
+        owned: npt.NDArray[np.bool_] = valid & (remainder == 0)
+        return owned
 
     def locate(self, address: int) -> str:
         """``name[index]`` for an address in or near this buffer, in words that say how far outside it is."""
@@ -126,7 +137,7 @@ class Region:
 
     def intact(self) -> bool:
         """Whether nothing was changed that may not be: the quick answer for the usual case."""
-        if not self.writable or self.strides != _packed(self.shape) or len(self.windows) != 1:
+        if not self.writable or self.strides != contiguous_strides(self.shape) or len(self.windows) != 1:
             return self.changed().size == 0
         assert self.pristine is not None
         end = self.first + self.span
@@ -163,12 +174,12 @@ class Memory:
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, name: str, *, device: bool = True) -> torch.Tensor:
         """A poisoned contiguous tensor, as ``torch.empty`` would give it."""
-        region = self._reserve(name, dtype, shape, _packed(shape), 0, device=device, writable=True)
+        region = self._reserve(name, dtype, shape, contiguous_strides(shape), 0, device=device, writable=True)
         return self.seal(region)
 
     def seal(self, region: Region) -> torch.Tensor:
         """Remember what the buffer looks like now: everything that differs later was changed by the call."""
-        region.pristine = np.concatenate([self.raw_window(region, window) for window in region.windows])
+        region.pristine = np.concatenate([region.raw[window] for window in region.windows])
         return region.tensor
 
     def overwrite(self, name: str, value: Array) -> None:
@@ -176,11 +187,6 @@ class Memory:
         region = next(region for region in self.regions if region.name == name)
         _fill(region, value)
         self.seal(region)
-
-    @staticmethod
-    def raw_window(region: Region, window: slice) -> BYTES:
-        """A view of one window of the raw bytes."""
-        return region.raw[window]
 
     def region_of(self, tensor: torch.Tensor) -> Region | None:
         """The buffer that a tensor's storage belongs to."""
@@ -197,10 +203,10 @@ class Memory:
             inside = region.owns(addresses, 1)
             if not inside.all():
                 first = int(addresses[~inside][0])
-                yield OutOfBoundsWrite(public_name(region.name), f"wrote {region.locate(first)}")
+                yield OutOfBoundsWrite(region.public_name, f"wrote {region.locate(first)}")
             if inside.any() and not region.writable:
                 first = int(addresses[inside][0])
-                yield InputMutated(public_name(region.name), f"changed {region.locate(first)}")
+                yield InputMutated(region.public_name, f"changed {region.locate(first)}")
 
     def _reserve(
         self,
@@ -218,10 +224,8 @@ class Memory:
         total = GUARD + (offset + spread) * size + GUARD
         raw = _bytes(total)
         first = GUARD + offset * size
-        big = torch.from_numpy(raw)
-        tensor = big[GUARD:].view(torch.uint8)
-        usable = (total - GUARD) // size * size
-        tensor = tensor[:usable].view(dtype).as_strided(shape, strides, GUARD // size + offset)
+        whole = torch.from_numpy(raw)[: total // size * size].view(dtype)
+        tensor = whole.as_strided(shape, strides, GUARD // size + offset)
         region = Region(name, raw, first, size, shape, strides, device, writable, tensor)
         region.windows = _windows(region, total)
         pattern = poison(dtype, self.sentinel)
@@ -229,11 +233,6 @@ class Memory:
             _paint(raw[window], pattern, (window.start - first) % size)
         self.regions.append(region)
         return region
-
-
-def public_name(name: str) -> str:
-    """The stable part of a buffer's name: ``torch.empty #2 [4, 2]`` is one of many, ``torch.empty`` is a place."""
-    return name.split(" #")[0]
 
 
 def _fill(region: Region, value: Array) -> None:
@@ -248,15 +247,6 @@ def _paint(stretch: BYTES, pattern: BYTES, phase: int) -> None:
         return
     whole = np.tile(np.roll(pattern, -phase), stretch.size // pattern.size + 1)
     stretch[:] = whole[: stretch.size]
-
-
-def _packed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    strides: list[int] = []
-    step = 1
-    for count in reversed(shape):
-        strides.append(step)
-        step *= max(count, 1)
-    return tuple(reversed(strides))
 
 
 def _bytes(total: int) -> BYTES:

@@ -8,7 +8,7 @@ from oracles.case import Case, sizes
 from oracles.examine import Finding, Result, Settings, replay_command
 from oracles.session import CannotLoad, Death, Session, Task
 from oracles.verdict import bucket
-from oracles.worker import Found, Replayed
+from oracles.worker import Found, Progress, Replayed
 
 
 def judge_case(task: Task, path: Path, case: Case, settings: Settings) -> Result:
@@ -25,8 +25,9 @@ def judge_case(task: Task, path: Path, case: Case, settings: Settings) -> Result
                 elif isinstance(event, Found):
                     failures = event.failures
                 else:
-                    result.judged += event.judged
-                    result.unsupported.update(event.unsupported)
+                    if isinstance(event, Progress):
+                        result.judged += event.judged
+                        result.unsupported.update(event.unsupported)
                     continue
                 for kind, where, detail in failures:
                     name = bucket(f"{kind}:{where}", traits)

@@ -59,7 +59,8 @@ class Task:
     @property
     def label(self) -> str:
         """As a person would name it."""
-        return f"{self.contract.full_name} | {self.implementation.provider}: {self.implementation.name} | {self.backend.name}"
+        who = f"{self.implementation.provider}: {self.implementation.name}"
+        return f"{self.contract.full_name} | {who} | {self.backend.name}"
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class Session:
         )
         self._slot = Slot(state / "running" / f"{os.getpid()}-{next(_numbers)}.slot", create=self._meta)
         self._findings = state / "findings"
-        self._log: IO[bytes] = tempfile.TemporaryFile("a+b", buffering=0)
+        self._log: IO[bytes] = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115  # closed by __exit__
         self._nursery: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self._child: int | None = None

@@ -36,8 +36,10 @@ class Meta(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Running:
-    """The case in a slot. ``choices`` is ``None`` where the sequence was too long to be kept: then seed and index say
-    which input it was."""
+    """The case in a slot.
+
+    ``choices`` is ``None`` where the sequence was too long to be kept: then seed and index say which input it was.
+    """
 
     number: int
     started: float

@@ -225,7 +225,9 @@ class _Child:
             command = _decode_command(data)
             if isinstance(command, Try):
                 source = Replay(command.choices, lenient=True)
-                self._judge_all(iter([(self.contract.domain(source), source, -1, -1)]), [], fresh=command.fresh, always=True)
+                self._judge_all(
+                    iter([(self.contract.domain(source), source, -1, -1)]), [], fresh=command.fresh, always=True
+                )
             elif isinstance(command, Replayed):
                 self._judge_all(iter([(Case.load(Path(command.path)).inputs, None, -1, -1)]), [], always=True)
             elif isinstance(command, Show):

@@ -37,14 +37,17 @@ class Backend(Protocol):
     """Where code runs.
 
     ``environment`` is set in the worker process before it imports torch or Triton; ``prepare`` is called there once,
-    before the implementation is loaded. ``memory`` makes the guarded buffers of one call; ``watch`` surrounds the call
-    and fills the observation, raising :class:`oracles.verdict.Unsupported` for what this arm cannot judge.
+    before the implementation is loaded. The freshness protocol, some five calls, is asked of inputs with up to
+    ``freshness_elements`` elements: what an implementation remembers does not depend on size. ``memory`` makes the
+    guarded buffers of one call; ``watch`` surrounds the call and fills the observation, raising
+    :class:`oracles.verdict.Unsupported` for what this arm cannot judge.
     """
 
     name: str
     runs: tuple[Literal["host", "triton"], ...]
     sees: Mapping[str, str]
     judges_compilations: bool
+    freshness_elements: int
     time_limit: float
 
     def unavailable(self) -> str | None:
@@ -58,6 +61,9 @@ class Backend(Protocol):
 
     def memory(self, variation: Variation) -> Memory:
         """Guarded memory for one call."""
+
+    def limit_of(self, error: BaseException) -> str | None:
+        """Why an exception of a call is a limit of this backend and not the implementation's fault; else ``None``."""
 
     def watch(self, memory: Memory, variation: Variation) -> AbstractContextManager[Observation]:
         """Observe one call."""

@@ -12,6 +12,14 @@ if TYPE_CHECKING:
     from oracles.memory import Memory
 
 
+def _origin(error: BaseException) -> str:
+    """The file of the innermost frame of an exception."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace.tb_frame.f_code.co_filename if trace is not None else ""
+
+
 class HostBackend:
     """Runs a callable as it is. Reads outside a buffer show only through what they change, or as a crash."""
 
@@ -25,6 +33,7 @@ class HostBackend:
         "races, compilations": "no: nothing is launched",
     }
     judges_compilations = False
+    freshness_elements = 1 << 20
     time_limit = 10.0
 
     def unavailable(self) -> str | None:
@@ -43,6 +52,13 @@ class HostBackend:
         from oracles.memory import Memory
 
         return Memory(variation.sentinel)
+
+    def limit_of(self, error: BaseException) -> str | None:
+        """A Triton kernel has no device to run on here."""
+        text = f"{type(error).__name__}: {error}"
+        if "active drivers" in text or ("driver" in text.lower() and "triton" in _origin(error)):
+            return f"it launches a Triton kernel, and this backend has no device for it ({text})"
+        return None
 
     @contextmanager
     def watch(self, memory: Memory, variation: Variation) -> Iterator[Observation]:

@@ -121,8 +121,10 @@ def _pointer(name: str, tensor: Any, kind: str, space: AddressSpace) -> Any:
     if not kind.startswith("*"):
         raise Unsupported(f"{name}: a tensor for a parameter annotated {kind}")
     element = tl.str_to_ty(kind, None)
-    address = np.array([tensor.data_ptr()], dtype=np.uint64)
-    handle = triton_interpreter.TensorHandle(address, element, {HINT: _extent(name, tensor, space)})
+    extent = _extent(name, tensor, space)
+    # torch gives a tensor without elements the address 0; its buffer has a place all the same.
+    address = np.array([tensor.data_ptr() or extent.low], dtype=np.uint64)
+    handle = triton_interpreter.TensorHandle(address, element, {HINT: extent})
     return tl.tensor(handle, element)
 
 

@@ -7,13 +7,15 @@ import importlib.util
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from oracles.backends.base import Variation
 from oracles.backends.interpreter.limits import limit_of
 from oracles.backends.interpreter.observation import InterpreterObservation
-from oracles.memory import Memory
 from oracles.verdict import Unsupported
+
+if TYPE_CHECKING:
+    from oracles.memory import Memory
 
 VERSIONS = ((3, 6), (3, 9))
 """First and last minor version of Triton whose interpreter is known to work here."""
@@ -41,6 +43,7 @@ class InterpreterBackend:
     runs: tuple[Literal["host", "triton"], ...] = ("host", "triton")
     sees: Mapping[str, str] = SEES
     judges_compilations: bool = False
+    freshness_elements: int = 64
     time_limit: float = 60.0
 
     def unavailable(self) -> str | None:
@@ -72,7 +75,13 @@ class InterpreterBackend:
 
     def memory(self, variation: Variation) -> Memory:
         """Guarded memory whose poison is that of the variation."""
+        from oracles.memory import Memory
+
         return Memory(variation.sentinel)
+
+    def limit_of(self, error: BaseException) -> str | None:
+        """The interpreter's own limits, raised as exceptions of many types."""
+        return limit_of(error)
 
     @contextmanager
     def watch(self, memory: Memory, variation: Variation) -> Iterator[InterpreterObservation]:

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from oracles.memory import public_name
-
 if TYPE_CHECKING:
     from oracles.memory import Memory, Region
 
@@ -35,7 +33,7 @@ class Extent:
     @property
     def place(self) -> str:
         """The stable name that a failure carries."""
-        return public_name(self.name)
+        return self.name if self.region is None else self.region.public_name
 
     @property
     def recorded(self) -> bool:
@@ -109,13 +107,19 @@ class AddressSpace:
         return extent
 
     def split(self, addresses: Addresses, size: int, hint: Extent | None) -> list[Part]:
-        """The buffers that own these accesses. An access that no part owns is out of bounds."""
+        """The buffers that own these accesses. An access that no part owns is out of bounds.
+
+        A pointer computed from an argument (``hint``) may reach that argument's buffer only: where a stray address
+        lands otherwise depends on where the operating system put the buffers. Only a pointer that came out of a table
+        may reach any of them.
+        """
         if addresses.size == 0:
             return []
+        if hint is not None:
+            return self._only(hint, addresses, size)
         low, high = int(addresses.min()), int(addresses.max()) + size
-        for extent in (hint, self._recent):
-            if extent is not None and extent.contains(low, high):
-                return [self._part(extent, addresses, size)]
+        if self._recent is not None and self._recent.contains(low, high):
+            return [self._part(self._recent, addresses, size)]
         parts = self._search(addresses, size, low, high)
         if (not parts or not _covered(parts, addresses.size)) and self.refresh():
             parts = self._search(addresses, size, low, high)
@@ -136,6 +140,13 @@ class AddressSpace:
                 if owned.any():
                     parts.append((extent, owned))
         return parts
+
+    def _only(self, extent: Extent, addresses: Addresses, size: int) -> list[Part]:
+        low, high = int(addresses.min()), int(addresses.max()) + size
+        if extent.contains(low, high):
+            return [self._part(extent, addresses, size)]
+        owned = extent.owns(addresses, size)
+        return [(extent, owned)] if owned.any() else []
 
     @staticmethod
     def _part(extent: Extent, addresses: Addresses, size: int) -> Part:
