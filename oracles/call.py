@@ -72,9 +72,7 @@ def call_on(
                 result = _invoke(contract, function, arguments)
         except Unsupported:
             raise
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # SystemExit too: it is the implementation's, not ours
+        except BaseException as error:  # SystemExit and KeyboardInterrupt too: they are the implementation's
             reason = backend.limit_of(error)
             if reason is not None:
                 raise Unsupported(reason) from error

@@ -195,7 +195,12 @@ def _execute(execution: Execution, planned: Plan, json_path: Path | None) -> int
             if not result.complete
         }
 
+        said: dict[int, str] = {}
+
         def tell(result: Result) -> None:
+            if not errors.is_terminal and said.get(id(result)) != result.stage:
+                said[id(result)] = result.stage
+                click.echo(f"{result.task.label}: {result.stage} after {result.judged} cases", err=True)
             state = f"{result.stage}, {result.judged:,} cases, {len(result.findings)} findings"
             bars.update(rows[id(result)], state=state)
             if result.complete:

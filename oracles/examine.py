@@ -13,6 +13,7 @@ from oracles.arrays import Inputs
 from oracles.case import Case, sizes
 from oracles.contract import Contract, OnlyMemorySafety, Refused, Values
 from oracles.domain import Replay, Sampler, Scope
+from oracles.environment import environment
 from oracles.reduce import Choices, Reducer, simpler
 from oracles.session import CannotLoad, Death, Session, Stopped, Task
 from oracles.slot import Running
@@ -24,6 +25,10 @@ MOST_BUCKETS = 6
 
 PATIENCE = 15
 """What dead workers may cost before an examination goes on to reduce what it has: a crash 1, a hang 4."""
+
+
+HANGING_ATTEMPTS = 60
+"""Attempts to reduce a case that hangs: most of them end at once, the others cost a time limit each."""
 
 
 @dataclass(frozen=True)
@@ -314,7 +319,8 @@ class Examination:
         best = item.choices
         shown = test(item.choices) is not None
         if shown:
-            reducer = Reducer(test, attempts=self.settings.reduce_attempts, seconds=self.settings.reduce_seconds)
+            attempts = HANGING_ATTEMPTS if item.kind == "hang" else self.settings.reduce_attempts
+            reducer = Reducer(test, attempts=attempts, seconds=self.settings.reduce_seconds)
             best = reducer.reduce(item.choices)
         if session.time_limit != limit:
             session.time_limit = limit
@@ -349,7 +355,8 @@ class Examination:
             "seed": self.settings.seed,
         }
         verdict = {"kind": item.kind, "where": item.where, "detail": item.detail, "bucket": name}
-        case = Case(contract=task.contract.full_name, inputs=inputs, origin=origin, verdict=verdict)
+        name_of_contract = task.contract.full_name
+        case = Case(contract=name_of_contract, inputs=inputs, origin=origin, verdict=verdict, environment=environment())
         path = case.save(self.settings.state / "findings" / f"{item.kind}-{case.id}.json")
         replay = replay_command(path, task.implementation.spec, task.backend.name)
         self.result.findings.append(

@@ -18,7 +18,7 @@ from oracles.backends.base import Backend, Variation
 from oracles.call import Run, bits, call, call_on, place
 from oracles.contract import Contract, Values
 from oracles.memory import Memory
-from oracles.verdict import Failure, Stale
+from oracles.verdict import Failure, Stale, described
 
 
 def freshness(contract: Contract, function: Callable[..., Any], backend: Backend, inputs: Inputs) -> list[Failure]:
@@ -84,7 +84,7 @@ def _wrong(run: Run, expected: Values, objects: str) -> Failure | None:
         "recycled": "for new objects at an address that was used before",
     }[objects]
     if run.error is not None:
-        return Stale(type(run.error).__name__, f"raises {run.error} {what}")
+        return Stale(type(run.error).__name__, f"raises {described(run.error)} {what}")
     for name, wanted in expected.outputs.items():
         got = run.outputs.get(name)
         if not _equal(got, wanted):

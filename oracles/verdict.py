@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
+LONGEST_TEXT = 2000
+"""Characters of other people's text that a verdict keeps."""
+
 PASS = "pass"
 UNSUPPORTED = "unsupported"
 
@@ -24,9 +27,9 @@ class Failure(Exception):
     kind: ClassVar[str]
 
     def __init__(self, where: str, detail: str = "") -> None:
-        super().__init__(f"{self.kind}: {where}: {detail}" if detail else f"{self.kind}: {where}")
-        self.where = where
-        self.detail = detail
+        self.where = readable(where)
+        self.detail = readable(detail)
+        super().__init__(f"{self.kind}: {self.where}: {self.detail}" if detail else f"{self.kind}: {self.where}")
 
     @property
     def key(self) -> str:
@@ -162,6 +165,22 @@ FAILURES: dict[str, type[Failure]] = {cls.kind: cls for cls in Failure.__subclas
 
 KINDS: tuple[str, ...] = (PASS, *FAILURES, UNSUPPORTED)
 """Every verdict a result can carry."""
+
+
+def described(error: BaseException) -> str:
+    """``Type: text`` of anybody's exception, also of one whose text cannot be had."""
+    try:
+        text = str(error)
+    except Exception as inner:
+        return f"{type(error).__name__} (its text cannot be read: {type(inner).__name__})"
+    return f"{type(error).__name__}: {readable(text)}"
+
+
+def readable(text: str) -> str:
+    """Anybody's text, as it can be stored and shown: no lone surrogates, and not without end."""
+    if len(text) > LONGEST_TEXT:
+        text = f"{text[:LONGEST_TEXT]} ... ({len(text)} characters)"
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class Unsupported(Exception):

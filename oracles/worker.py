@@ -29,8 +29,9 @@ from oracles.backends import by_name as backend_by_name
 from oracles.case import Case, case_id
 from oracles.contracts import by_name as contract_by_name
 from oracles.domain import Enumerator, Replay, Sampler, Scope, Source, walk
+from oracles.environment import environment
 from oracles.slot import Slot
-from oracles.verdict import Failure, Unsupported
+from oracles.verdict import Failure, Unsupported, described
 
 PROGRESS_SECONDS = 0.2
 LOG_LIMIT = 1 << 20
@@ -164,7 +165,10 @@ def main(fd: int) -> None:
     torch.set_num_threads(1)  # a pool of threads would not survive the fork
     backend.prepare()
     import oracles.check  # imported before the fork, so that children need not
-    import oracles.providers  # noqa: F401
+    import oracles.interception
+    import oracles.providers
+
+    oracles.interception.warm_up()
 
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")  # if memory runs out, the worker goes, not the parent
@@ -215,7 +219,7 @@ class _Child:
         try:
             implementation, function = loaded(implementation)
         except BaseException as error:
-            self.send(LoadFailed(f"{type(error).__name__}: {error}", traceback.format_exc()))
+            self.send(LoadFailed(described(error), traceback.format_exc()))
             os._exit(0)
         self.subject = Subject(self.contract, implementation, function, backend_by_name(self.load.backend))
         self.send(Ready(os.getpid()))
@@ -300,7 +304,7 @@ class _Child:
             return
         self.seen.update((failure.key, traits) for failure in news)
         path = "" if always else self._keep(inputs, choices, news)
-        details = [(failure.kind, failure.where, failure.detail[:4000]) for failure in news]
+        details = [(failure.kind, failure.where, failure.detail) for failure in news]
         self.send(Found(details, sorted(traits), choices, path))
 
     def _show(self, inputs: Inputs) -> None:
@@ -321,7 +325,7 @@ class _Child:
             outputs[name] = (dtype, list(array.shape), array.ravel().tolist())
             if name in run.dtypes:
                 unwritten[name] = poison(torch_dtype(dtype), 0).view(array.dtype)[0].item()
-        error = f"{type(run.error).__name__}: {run.error}" if run.error is not None else ""
+        error = described(run.error) if run.error is not None else ""
         self.send(Shown(outputs, unwritten, error))
 
     def _keep(self, inputs: Inputs, choices: list[int], failures: list[Failure]) -> str:
@@ -331,6 +335,7 @@ class _Child:
             contract=self.load.contract,
             inputs=inputs,
             origin=origin,
+            environment=environment(),
             verdict={"kind": failures[0].kind, "where": failures[0].where, "detail": failures[0].detail},
         )
         name = f"unreduced-{failures[0].kind}-{case_id(self.load.contract, inputs)}.json"

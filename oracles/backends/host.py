@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from oracles.backends.base import Observation, Variation
+from oracles.verdict import described
 
 if TYPE_CHECKING:
     from oracles.memory import Memory
@@ -55,7 +56,7 @@ class HostBackend:
 
     def limit_of(self, error: BaseException) -> str | None:
         """A Triton kernel has no device to run on here."""
-        text = f"{type(error).__name__}: {error}"
+        text = described(error)
         if "active drivers" in text or ("driver" in text.lower() and "triton" in _origin(error)):
             return f"it launches a Triton kernel, and this backend has no device for it ({text})"
         return None

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-import platform
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from oracles.environment import environment
 from oracles.examine import Result
 from oracles.verdict import PASS, UNSUPPORTED
 
 SCHEMA = 1
-
-
-def environment() -> dict[str, str]:
-    """Versions that a result depends on; what is not installed is ``absent``. Imports nothing."""
-    found = {"python": platform.python_version(), "platform": platform.platform()}
-    for package in ("metadata-oracles", "torch", "triton", "numpy", "hypothesis", "msgspec"):
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = "absent"
-    return found
 
 
 def verdict_of(result: Result) -> str:

@@ -44,7 +44,7 @@ class InterpreterBackend:
     sees: Mapping[str, str] = SEES
     judges_compilations: bool = False
     freshness_elements: int = 64
-    time_limit: float = 60.0
+    time_limit: float = 30.0
 
     def unavailable(self) -> str | None:
         """Why it cannot be used. Triton is not imported here: that would fix its mode for the whole process."""

@@ -31,7 +31,7 @@ from oracles.backends.interpreter.observation import InterpreterObservation
 from oracles.backends.interpreter.sites import Access, site_of
 from oracles.backends.interpreter.space import AddressSpace
 from oracles.memory import Memory
-from oracles.verdict import Unsupported
+from oracles.verdict import Unsupported, described
 
 _ATOMICS = ("create_atomic_load", "create_atomic_store", "create_atomic_poll")
 
@@ -190,4 +190,4 @@ def _explained(error: Exception, journal: Journal) -> Exception:
     if reason is not None:
         return Unsupported(reason)
     who = Access(journal.kernel, journal.index(journal.number), site_of(error.__traceback__))
-    return InterpreterError(f"{type(error).__name__}: {error}; {who}")  # type: ignore[no-any-return]
+    return InterpreterError(f"{described(error)}; {who}")  # type: ignore[no-any-return]
