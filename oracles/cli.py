@@ -171,6 +171,8 @@ def exit_code(results: Sequence[Result], *, require: bool) -> int:
     """The exit code of finished results."""
     if any(result.findings for result in results):
         return FINDINGS
+    if any(result.broken for result in results):
+        return NOTHING_JUDGED
     if require and any(not result.judged for result in results):
         return FINDINGS
     return PASSED if any(result.judged for result in results) else NOTHING_JUDGED

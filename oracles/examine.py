@@ -15,7 +15,7 @@ from oracles.contract import Contract, OnlyMemorySafety, Refused, Values
 from oracles.domain import Replay, Sampler, Scope
 from oracles.environment import environment
 from oracles.reduce import Choices, Reducer, simpler
-from oracles.session import CannotLoad, Death, Session, Stopped, Task
+from oracles.session import CannotLoad, Death, HarnessError, Session, Stopped, Task
 from oracles.slot import Running
 from oracles.verdict import bucket
 from oracles.worker import Command, Found, Progress, Sample, Try, Walk
@@ -86,6 +86,7 @@ class Result:
     compilations: int = 0
     stage: str = "waiting"
     complete: bool = False
+    broken: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,11 @@ class Examination:
         except Stopped:
             self._conclude_unreduced()
             return self.result
+        except HarnessError as error:
+            self.result.broken = True
+            self.result.refused = "the harness itself failed, which is a defect of metadata-oracles"
+            self.result.notes.append(str(error))
+            self._conclude_unreduced()
         except CannotLoad as error:
             self.result.refused = f"could not be loaded: {error}"
             self.result.notes.append(error.detail)
@@ -186,6 +192,7 @@ class Examination:
     def _ask(self, session: Session, command: Command) -> Death | None:
         for event in session.ask(command):
             if isinstance(event, Death):
+                self.result.judged += event.judged
                 return event
             if isinstance(event, Found):
                 self._note(event)
@@ -214,10 +221,10 @@ class Examination:
             return
         inputs = self.task.contract.domain(Replay(choices))
         item = _Failing(death.kind, death.where, death.detail, self.task.contract.traits(inputs), choices)
-        if death.outside and not self._dies_again(session, item):
+        if death.doubtful and not self._dies_again(session, item):
             case = Case(contract=self.task.contract.full_name, inputs=inputs)
-            note = f"the worker was killed from outside ({death.where}) while it ran {case.id}"
-            self.result.notes.append(f"{note}; that case passes when it is run again: {sizes(inputs)}")
+            note = f"a worker died ({death.where}) in or behind case {case.id}"
+            self.result.notes.append(f"{note}, which does not kill when it is run again: {sizes(inputs)}")
             return
         self.result.judged += 1
         case = Case(contract=self.task.contract.full_name, inputs=inputs, origin={"choices": list(choices)})

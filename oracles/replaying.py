@@ -6,7 +6,7 @@ from pathlib import Path
 
 from oracles.case import Case, sizes
 from oracles.examine import Finding, Result, Settings, replay_command
-from oracles.session import CannotLoad, Death, Session, Task
+from oracles.session import CannotLoad, Death, HarnessError, Session, Task
 from oracles.verdict import bucket
 from oracles.worker import Found, Progress, Replayed
 
@@ -33,6 +33,10 @@ def judge_case(task: Task, path: Path, case: Case, settings: Settings) -> Result
                     name = bucket(f"{kind}:{where}", traits)
                     summary = sizes(case.inputs)
                     result.findings.append(Finding(kind, where, detail, name, path, summary, replay, ()))
+    except HarnessError as error:
+        result.broken = True
+        result.refused = "the harness itself failed, which is a defect of metadata-oracles"
+        result.notes.append(str(error))
     except CannotLoad as error:
         result.refused = f"could not be loaded: {error}"
         result.notes.append(error.detail)

@@ -40,6 +40,7 @@ from oracles.worker import (
 
 LOAD_SECONDS = 180.0
 POLL_SECONDS = 0.1
+CLOSING_SECONDS = 10.0
 OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
 """Signals that a process does not usually die of by its own fault."""
 
@@ -65,13 +66,18 @@ class Task:
 
 @dataclass(frozen=True)
 class Death:
-    """A worker died. ``kind`` is ``crash`` or ``hang``; ``outside``: perhaps somebody else killed it."""
+    """A worker died. ``kind`` is ``crash`` or ``hang``.
+
+    ``doubtful``: perhaps the case in ``running`` is not to blame, because somebody else may have killed the worker, or
+    because it died between that case and the next. It is to blame if it kills again.
+    """
 
     kind: str
     where: str
     detail: str
     running: Running | None
-    outside: bool
+    doubtful: bool
+    judged: int = 0
 
 
 class HarnessError(RuntimeError):
@@ -122,6 +128,7 @@ class Session:
     def ask(self, command: Command) -> Iterator[Found | Shown | Progress | Death]:
         """Send a command and yield what comes back, until it is done or the worker died."""
         self._ensure_child()
+        self._slot.clear()
         if not self._send(command):
             yield self._death(None)
             return
@@ -231,19 +238,24 @@ class Session:
 
     def _death(self, status: int | None, *, hung: bool = False, limit: float = 0.0) -> Death:
         self._child = None
-        running = self._slot.running()
+        between = self._slot.running() is None
+        kind, where, detail, doubtful = self._cause(status, hung=hung, limit=limit)
+        running, judged = self._slot.last(), self._slot.judged()
+        self._slot.clear()
+        return Death(kind, where, f"{detail}\n{self._tail()}".strip(), running, doubtful or between, judged)
+
+    def _cause(self, status: int | None, *, hung: bool, limit: float) -> tuple[str, str, str, bool]:
         if status is None or status == -1:
             code = self._end_nursery()
             where = _signal_name(-code) if code is not None and code < 0 else f"exit {code}"
-            return Death("crash", where, f"the worker process was gone: {where}\n{self._tail()}", running, True)
+            return "crash", where, f"the worker process was gone: {where}", True
         if hung:
-            return Death("hang", "time limit", f"no answer within {limit:g} s\n{self._tail()}", running, False)
-        if os.WIFSIGNALED(status):
-            number = os.WTERMSIG(status)
-            where = _signal_name(number)
-            return Death("crash", where, f"killed by {where}\n{self._tail()}", running, number in OUTSIDE)
+            return "hang", "time limit", f"no answer within {limit:g} s", False
         code = os.waitstatus_to_exitcode(status)
-        return Death("crash", f"exit {code}", f"the process exited with {code}\n{self._tail()}", running, False)
+        if code < 0:
+            where = _signal_name(-code)
+            return "crash", where, f"killed by {where}", -code in OUTSIDE
+        return "crash", f"exit {code}", f"the process exited with {code}", False
 
     def _await_death(self) -> None:
         """Read until the nursery says that the child is gone."""
@@ -261,13 +273,14 @@ class Session:
     def _end_nursery(self) -> int | None:
         if self._nursery is None:
             return None
-        for pid in (self._child, self._nursery.pid):
-            if pid is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(pid, signal.SIGKILL)
         assert self._channel is not None
-        self._channel.close()
-        code = self._nursery.wait()
+        self._channel.close()  # at which the nursery kills everything that it and its children started, and exits
+        try:
+            code = self._nursery.wait(CLOSING_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._kill()
+            self._nursery.kill()
+            code = self._nursery.wait()
         self._nursery, self._channel, self._child = None, None, None
         return code
 

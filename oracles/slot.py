@@ -10,10 +10,10 @@ import fcntl
 import mmap
 import os
 import struct
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
 import msgspec
 
@@ -64,6 +64,7 @@ class Slot:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._map = mmap.mmap(self._fd, SIZE)
         self._number = 0
+        self._judged = 0
 
     def meta(self) -> Meta:
         """What the slot was made for."""
@@ -75,16 +76,32 @@ class Slot:
         count = len(choices) if len(choices) <= CAPACITY else CAPACITY + 1
         if count <= CAPACITY:
             struct.pack_into(f"<{count}q", self._map, META + HEADER.size, *choices)
-        HEADER.pack_into(self._map, META, MAGIC, RUNNING, 0, time.monotonic(), self._number, seed, index, count)
+        header = (MAGIC, RUNNING, self._judged, monotonic(), self._number, seed, index, count)
+        HEADER.pack_into(self._map, META, *header)
 
-    def end(self) -> None:
-        """No case runs."""
-        struct.pack_into("<I", self._map, META + 8, IDLE)
+    def end(self, judged: int = 0) -> None:
+        """No case runs; ``judged`` of them were judged and not yet reported in another way."""
+        self._judged = judged
+        struct.pack_into("<II", self._map, META + 8, IDLE, judged)
+
+    def judged(self) -> int:
+        """Cases that were judged and, had the worker not died, would have been reported."""
+        _, _, judged, *_ = HEADER.unpack_from(self._map, META)
+        return int(judged)
+
+    def clear(self) -> None:
+        """Forget the last case."""
+        HEADER.pack_into(self._map, META, b"", IDLE, 0, 0.0, 0, -1, -1, 0)
 
     def running(self) -> Running | None:
         """The case that runs, or ran when the worker died."""
-        magic, state, _, started, number, seed, index, count = HEADER.unpack_from(self._map, META)
-        if magic != MAGIC or state != RUNNING:
+        last = self.last()
+        return last if last is not None and struct.unpack_from("<I", self._map, META + 8)[0] == RUNNING else None
+
+    def last(self) -> Running | None:
+        """The case that was begun last, whether or not it has ended."""
+        magic, _, _, started, number, seed, index, count = HEADER.unpack_from(self._map, META)
+        if magic != MAGIC:
             return None
         choices = None
         if count <= CAPACITY:

@@ -12,13 +12,14 @@ import ctypes
 import faulthandler
 import os
 import resource
+import select
 import signal
 import socket
 import sys
-import time
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import msgspec
@@ -34,6 +35,8 @@ from oracles.slot import Slot
 from oracles.verdict import Failure, Unsupported, described
 
 PROGRESS_SECONDS = 0.2
+WAIT_MILLISECONDS = 10
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 LOG_LIMIT = 1 << 20
 MESSAGE_LIMIT = 8 << 20
 SHOWN_ELEMENTS = 20_000
@@ -170,18 +173,51 @@ def main(fd: int) -> None:
 
     oracles.interception.warm_up()
 
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")  # if memory runs out, the worker goes, not the parent
+    _serve(channel, load)
+    _kill_descendants()
+
+
+def _serve(channel: socket.socket, load: Load) -> None:
     while data := channel.recv(MESSAGE_LIMIT):
         if not isinstance(_decode_command(data), Fork):
             continue  # meant for a child that died before it read it
         child = os.fork()
         if child == 0:
             _Child(channel, load).serve()
-        _, status = os.waitpid(child, 0)
+        status = _await(child, channel)
+        if status is None:
+            return  # the parent is gone
+        channel.send(_encode(Died(status)))
+
+
+def _await(child: int, channel: socket.socket) -> int | None:
+    """Wait until the child ends, or the parent does (``None``); either way nothing that the child started lives on."""
+    watch = select.poll()
+    watch.register(channel, 0)  # no event but a hang-up: the messages are the child's to read
+    while True:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended or watch.poll(WAIT_MILLISECONDS):
+            _kill_descendants(child)
+            return status if ended else None
+
+
+def _kill_descendants(child: int | None = None) -> None:
+    """Kill the child's group, and every orphan that came to this process as their subreaper."""
+    if child is not None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
-        channel.send(_encode(Died(status)))
+    while True:
+        for listing in Path("/proc/self/task").glob("*/children"):
+            for pid in listing.read_text().split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
 
 
 class _Child:
@@ -201,8 +237,10 @@ class _Child:
             self._prepare()
             self._loop()
         except BaseException:
-            self.send(Broken(traceback.format_exc()))
-        os._exit(0)
+            with contextlib.suppress(BaseException):
+                self.send(Broken(traceback.format_exc()))
+        finally:
+            os._exit(0)
 
     def _prepare(self) -> None:
         from oracles.check import Subject
@@ -210,7 +248,7 @@ class _Child:
 
         os.setsid()
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: no orphan outlives the nursery
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # no orphan outlives the nursery
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         faulthandler.enable()
         self.slot = Slot(Path(self.load.slot))
@@ -264,7 +302,7 @@ class _Child:
         always: bool = False,
     ) -> None:
         counts = Progress(0, {}, 0, -1, 0, False)
-        shown = time.monotonic()
+        shown = monotonic()
         avoided = [frozenset(traits) for traits in avoid]
         for inputs, source, seed, index in cases:
             traits = self.contract.traits(inputs)
@@ -275,9 +313,9 @@ class _Child:
             choices = source.choices if source is not None else []
             self.slot.begin(choices, seed, index)
             self._judge_one(inputs, choices, traits, counts, fresh=fresh, always=always)
-            self.slot.end()
-            if time.monotonic() - shown > PROGRESS_SECONDS:
-                shown = time.monotonic()
+            self.slot.end(counts.judged)
+            if monotonic() - shown > PROGRESS_SECONDS:
+                shown = monotonic()
                 self._progress(counts)
         self._progress(counts, done=True)
 
@@ -346,6 +384,7 @@ class _Child:
         counts.compilations = sum(len(keys) for keys in self.subject.compilations.values())
         self.send(counts)
         counts.judged, counts.avoided, counts.unsupported = 0, 0, {}
+        self.slot.end()
         with contextlib.suppress(OSError):
             if os.fstat(1).st_size > LOG_LIMIT:
                 os.ftruncate(1, 0)
