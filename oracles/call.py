@@ -13,7 +13,7 @@ import torch
 from oracles.arrays import Inputs, Outputs
 from oracles.backends.base import Backend, Variation
 from oracles.contract import Contract
-from oracles.interception import intercepted
+from oracles.interception import intercepted, plain
 from oracles.memory import Memory, Region, values_of
 from oracles.verdict import Failure, Stale, Unsupported, WrongShape
 
@@ -158,10 +158,13 @@ def _named(names: Sequence[str], result: Any) -> dict[str, Any] | None:
 
 
 def _copy(run: Run, name: str, value: Any) -> Any:
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple) and all(isinstance(item, torch.Tensor) for item in value):
         return tuple(_copy(run, f"{name}[{index}]", item) for index, item in enumerate(value))
     if not isinstance(value, torch.Tensor):
         return value
+    if not plain(value):
+        run.misshapen.append(WrongShape(name, f"{value.layout} on {value.device} where a dense tensor belongs"))
+        return None
     run.tensors[name] = value
     run.dtypes[name] = str(value.dtype).removeprefix("torch.")
     return bits(value)

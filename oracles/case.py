@@ -92,6 +92,9 @@ class Case:
             raise CaseError(f"{path}: {error}") from error
         if document.schema != SCHEMA:
             raise CaseError(f"{path}: schema: {document.schema} is not {SCHEMA}, the version this release reads")
+        for name in ("implementation", "callable", "provider", "backend"):
+            if not isinstance(document.origin.get(name, ""), str):
+                raise CaseError(f"{path}: origin.{name}: {document.origin[name]!r} is no text")
         try:
             inputs = {name: _decode(name, value, path) for name, value in document.inputs.items()}
         except (ValueError, TypeError, OverflowError) as error:
@@ -177,7 +180,10 @@ def _decode_array(name: str, value: dict[str, Any], path: Path) -> Array:
     if data.dtype != dtype or data.size != int(np.prod(shape, dtype=object)) or any(n < 0 for n in shape):
         raise ValueError(f"{name}: {data.size} values of {data.dtype} do not fill {document.dtype} {list(shape)}")
     strides = None if document.strides is None else tuple(document.strides)
-    return Array(document.dtype, np.ascontiguousarray(data.reshape(shape)), strides, document.offset)
+    try:
+        return Array(document.dtype, np.ascontiguousarray(data.reshape(shape)), strides, document.offset)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
 
 
 def _inline(name: str, document: ArrayDocument, dtype: np.dtype) -> np.ndarray:
@@ -185,7 +191,10 @@ def _inline(name: str, document: ArrayDocument, dtype: np.dtype) -> np.ndarray:
     for item in document.data or ():
         if not isinstance(item, wanted) or (isinstance(item, bool) and bool not in wanted):
             raise ValueError(f"{name}: {item!r} is no {document.dtype}")
-    return np.array([float(item) if isinstance(item, str) else item for item in document.data or ()], dtype=dtype)
+    try:
+        return np.array([float(item) if isinstance(item, str) else item for item in document.data or ()], dtype=dtype)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{name}: {error}") from error
 
 
 def _from_npz(name: str, key: str, path: Path) -> np.ndarray:

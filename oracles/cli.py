@@ -12,11 +12,11 @@ import click
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from oracles.backends import UnknownBackend, all_backends
 from oracles.case import Case, CaseError
 from oracles.contracts import UnknownContract, all_contracts
+from oracles.contracts import by_name as contract_by_name
 from oracles.examine import PROFILES, Result, Settings
 from oracles.explain import explanation
 from oracles.providers import ProviderError, resolve
@@ -34,6 +34,7 @@ Exit codes:
   1  findings (or, with --require, something asked for was missing)
   2  usage: unknown name, unreadable file, malformed wheel
   3  nothing could be judged
+  130  interrupted: what was found so far was reported
 """
 
 
@@ -92,23 +93,21 @@ def main() -> None:
 def list_command() -> None:
     """Contracts, implementations and backends here, and why one is unavailable."""
     console = Console()
-    contracts = Table("contract", "section", "kind", "what it computes", title="contracts", title_justify="left")
-    headings = ("contract", "spec", "callable", "default backend")
-    implementations = Table(*headings, title="implementations", title_justify="left")
+    contracts, implementations, backends = [], [], []
     for contract in all_contracts():
-        contracts.add_row(contract.full_name, contract.section, contract.kind, contract.summary)
+        contracts.append((contract.full_name, contract.section, contract.kind, contract.summary))
         for found in resolve("optimized", [contract], named=True):
-            implementations.add_row(contract.full_name, found.spec, found.name, _default_backend(found.runs))
+            implementations.append((contract.full_name, found.spec, found.name, _default_backend(found.runs)))
         for binding in contract.bindings:
-            spec = f"{binding.project}:WHEEL"
-            implementations.add_row(contract.full_name, spec, binding.name, _default_backend(binding.runs))
-    backends = Table("backend", "state", "what this arm sees", title="backends", title_justify="left")
+            spec, default = f"{binding.project}:WHEEL", _default_backend(binding.runs)
+            implementations.append((contract.full_name, spec, binding.name, default))
     for name, backend in all_backends().items():
         reason = backend.unavailable()
         sees = "\n".join(f"{what}: {how}" for what, how in backend.sees.items())
-        backends.add_row(name, "available" if reason is None else f"unavailable: {escape(reason)}", escape(sees))
-    for table in (contracts, implementations, backends):
-        console.print(table)
+        backends.append((name, "available" if reason is None else f"unavailable: {reason}", sees))
+    text.listing(console, "contracts", ("contract", "section", "kind", "what it computes"), contracts)
+    text.listing(console, "implementations", ("contract", "spec", "callable", "default backend"), implementations)
+    text.listing(console, "backends", ("backend", "state", "what this arm sees"), backends)
 
 
 def _default_backend(runs: str) -> str:
@@ -143,7 +142,7 @@ def check(
     require: bool,
     state: Path,
 ) -> None:
-    r"""Judge implementations against their contracts.
+    """Judge implementations against their contracts.
 
     The small scope of a contract is walked completely, then inputs are sampled; what fails is reduced to its smallest
     case and written to a file that `oracles replay` and `oracles explain` take.
@@ -153,7 +152,7 @@ def check(
       oracles check                                   all contracts, this project's kernels
       oracles check chunk_metadata --impl vllm:vllm-0.33.0-cp38-abi3-manylinux_2_28_x86_64.whl
       oracles check chunk_metadata --impl mine.py:chunk_metadata --backend host --json out.json
-    """
+    """  # noqa: D301  # click wants the control character, not the two letters
     _tell_interrupted(state)
     chosen = dataclasses.replace(
         PROFILES[profile], examples=PROFILES[profile].examples if examples is None else examples
@@ -239,7 +238,7 @@ def replay(
 
     Without --impl and --backend, the implementation that the case was found with is judged where it was found.
     """
-    loaded = Case.load(case)
+    loaded = _load(case)
     planned = _plan_for(loaded, specs, backends)
     settings = Settings(PROFILES["ci"], state=state, time_limit=time_limit)
     results = [*planned.missing, *(judge_case(task, case, loaded, settings) for task in planned.tasks)]
@@ -252,18 +251,39 @@ def replay(
 @_implementation_options
 @_state_option
 def explain(case: Path, specs: tuple[str, ...], backends: tuple[str, ...], state: Path) -> None:
-    """Show a case: its inputs, a drawing, the first difference, and got against expected around it."""
-    loaded = Case.load(case)
-    planned = _plan_for(loaded, specs, backends) if specs or "implementation" in loaded.origin else Plan([], [])
-    settings = Settings(PROFILES["ci"], state=state)
-    Console().print(explanation(loaded, case, planned, settings), markup=False, highlight=False, soft_wrap=True)
+    """Show a case: its inputs, a drawing, the first difference, and got against expected around it.
+
+    The exit code is 0 once the case is shown, whatever its verdict.
+    """
+    loaded = _load(case)
+    planned, gone = Plan([], []), None
+    try:
+        if specs or "implementation" in loaded.origin:
+            planned = _plan_for(loaded, specs, backends)
+    except ProviderError as error:
+        if specs:
+            raise
+        gone = f"the implementation that it was found with cannot be shown: {error}"
+    shown = explanation(loaded, case, planned, Settings(PROFILES["ci"], state=state))
+    Console().print("\n\n".join(filter(None, (shown, gone))), markup=False, highlight=False, soft_wrap=True)
+
+
+def _load(path: Path) -> Case:
+    """A case whose inputs are those of its contract."""
+    case = Case.load(path)
+    complaint = contract_by_name(case.contract).complaint(case.inputs)
+    if complaint is not None:
+        raise CaseError(f"{path}: inputs: {complaint}")
+    return case
 
 
 def _plan_for(case: Case, specs: Sequence[str], backends: Sequence[str]) -> Plan:
     """The tasks for a case; the implementation and backend it was found with, unless others are asked for."""
     origin = case.origin
     found_with = str(origin.get("implementation", "optimized"))
-    planned = plan([case.contract], specs or [found_with], backends or [origin["backend"]] * ("backend" in origin))
+    planned = plan(
+        [case.contract], specs or [found_with], backends or ([str(origin["backend"])] if "backend" in origin else [])
+    )
     name = origin.get("callable")
     if name is not None and (not specs or list(specs) == [found_with]):
         # The spec may offer several callables for the contract; the case is about one.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from oracles.arrays import Inputs, Outputs
+from oracles.arrays import Array, Inputs, Outputs
 
 if TYPE_CHECKING:
     from oracles.domain import Source
@@ -141,6 +141,21 @@ class Contract:
     def full_name(self) -> str:
         """``family.name``, as the command line takes it."""
         return f"{self.family}.{self.name}"
+
+    def complaint(self, inputs: Inputs) -> str | None:
+        """Why these are no inputs of this contract: other names, or a scalar where a tensor belongs. Else ``None``."""
+        names = [item.name for item in self.inputs]
+        for name in inputs:
+            if name not in names:
+                return f"{name} is no input of {self.full_name}; it has {', '.join(names)}"
+        for item in self.inputs:
+            if item.name not in inputs:
+                return f"{item.name} is missing; {self.full_name} has {', '.join(names)}"
+            value = inputs[item.name]
+            tensor = isinstance(value, Array | tuple) or value is None
+            if tensor != (item.role != "scalar") and value is not None:
+                return f"{item.name} is {'an array' if tensor else repr(value)}, but its role is {item.role}"
+        return None
 
     def input(self, name: str) -> Input:
         """The declared input of that name."""

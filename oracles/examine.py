@@ -24,7 +24,7 @@ MOST_BUCKETS = 6
 """Findings of one kind and place that are told apart by their traits."""
 
 PATIENCE = 15
-"""What dead workers may cost before an examination goes on to reduce what it has: a crash 1, a hang 4."""
+"""What dead workers may cost before an examination goes on to reduce what it has: a crash 1, a hang or a nursery 4."""
 
 
 HANGING_ATTEMPTS = 60
@@ -181,7 +181,7 @@ class Examination:
             death = self._ask(session, command(running))
             if death is None:
                 return
-            self._patience -= 4 if death.kind == "hang" else 1
+            self._patience -= 4 if death.kind == "hang" or death.nursery else 1
             if death.running is None:
                 self.result.notes.append(f"the worker died between two cases ({death.where}) and was replaced")
                 continue
@@ -219,6 +219,7 @@ class Examination:
         choices = self._choices_of(death.running)
         if choices is None:
             return
+        self.result.judged += 1
         inputs = self.task.contract.domain(Replay(choices))
         item = _Failing(death.kind, death.where, death.detail, self.task.contract.traits(inputs), choices)
         if death.doubtful and not self._dies_again(session, item):
@@ -226,7 +227,6 @@ class Examination:
             note = f"a worker died ({death.where}) in or behind case {case.id}"
             self.result.notes.append(f"{note}, which does not kill when it is run again: {sizes(inputs)}")
             return
-        self.result.judged += 1
         case = Case(contract=self.task.contract.full_name, inputs=inputs, origin={"choices": list(choices)})
         path = self.settings.state / "findings" / f"unreduced-{item.kind}-{case.id}.json"
         case.save(path)

@@ -25,8 +25,9 @@ def explanation(case: Case, path: Path, planned: Plan, settings: Settings) -> st
     """The whole text."""
     contract = contract_by_name(case.contract)
     parts = [f"{case.contract}  case {case.id}", _inputs(contract, case.inputs)]
-    if contract.sketch is not None:
-        parts.append(contract.sketch(case.inputs))
+    drawing = contract.sketch(case.inputs) if contract.sketch is not None else ""
+    if drawing:
+        parts.append(drawing)
     parts.append(_expectation(contract, case))
     for missing in planned.missing:
         parts.append(f"{missing.task.label}: {missing.refused}")
@@ -68,21 +69,21 @@ def _array(values: np.ndarray) -> str:
 
 
 def _comparison(task: Task, case: Case, path: Path, settings: Settings) -> str:
-    lines = [task.label]
+    lines, verdict = [task.label], []
     try:
         with Session(task, settings.state, time_limit=settings.time_limit) as session:
             for event in session.ask(Show(str(path.absolute()))):
                 if isinstance(event, Shown):
                     lines += _got(task.contract, case, event)
                 elif isinstance(event, Found):
-                    lines += [f"  {kind}: {where}: {detail}" for kind, where, detail in event.failures]
+                    verdict += [f"  {kind}: {where}: {detail}" for kind, where, detail in event.failures]
                 elif isinstance(event, Death):
-                    lines.append(f"  {event.kind}: {event.where}: {event.detail}")
-                elif event.unsupported:
-                    lines += [f"  unsupported: {reason}" for reason in event.unsupported]
+                    verdict.append(f"  {event.kind}: {event.where}: {event.detail}")
+                else:
+                    verdict += [f"  unsupported: {reason}" for reason in event.unsupported]
     except CannotLoad as error:
-        lines.append(f"  could not be loaded: {error}")
-    return "\n".join(lines if len(lines) > 1 else [*lines, "  passes"])
+        verdict.append(f"  could not be loaded: {error}")
+    return "\n".join([*lines, *(verdict or ["  pass"])])
 
 
 def _got(contract: Contract, case: Case, shown: Shown) -> list[str]:

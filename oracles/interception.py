@@ -46,6 +46,11 @@ READS = {
 HARMLESS = {"__iter__"}  # iterating only takes views; what is then read is reported by itself
 
 
+def plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a strided view of CPU memory: not sparse, not quantized, not without data."""
+    return tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
+
+
 class Interception:
     """The tensors on the device, and the reads that were seen."""
 
@@ -58,7 +63,7 @@ class Interception:
     def on_device(self, value: object) -> bool:
         """Whether a tensor (or one inside a list or dict) lives on the device."""
         if isinstance(value, torch.Tensor):
-            return value.untyped_storage()._cdata in self._device
+            return plain(value) and value.untyped_storage()._cdata in self._device
         if isinstance(value, list | tuple):
             return any(self.on_device(item) for item in value)
         return False
@@ -66,6 +71,8 @@ class Interception:
     def mark(self, value: object) -> None:
         """Results of operations on device tensors are device tensors."""
         if isinstance(value, torch.Tensor):
+            if not plain(value):
+                return
             # The tensor is kept alive with its mark, so that a recycled storage is never taken for it.
             self._device.setdefault(value.untyped_storage()._cdata, value)
         elif isinstance(value, list | tuple):

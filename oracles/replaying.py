@@ -11,6 +11,14 @@ from oracles.verdict import bucket
 from oracles.worker import Found, Progress, Replayed
 
 
+def _bucket(case: Case, kind: str, where: str, traits: frozenset[str]) -> str:
+    """The bucket that the case was filed under, if it still fails in the same way."""
+    filed = case.verdict or {}
+    if (filed.get("kind"), filed.get("where")) == (kind, where) and "bucket" in filed:
+        return filed["bucket"]
+    return bucket(f"{kind}:{where}", traits)
+
+
 def judge_case(task: Task, path: Path, case: Case, settings: Settings) -> Result:
     """One task on one case. A death of the worker is a finding like any other."""
     result = Result(task)
@@ -30,7 +38,7 @@ def judge_case(task: Task, path: Path, case: Case, settings: Settings) -> Result
                         result.unsupported.update(event.unsupported)
                     continue
                 for kind, where, detail in failures:
-                    name = bucket(f"{kind}:{where}", traits)
+                    name = _bucket(case, kind, where, traits)
                     summary = sizes(case.inputs)
                     result.findings.append(Finding(kind, where, detail, name, path, summary, replay, ()))
     except HarnessError as error:

@@ -44,6 +44,9 @@ CLOSING_SECONDS = 10.0
 OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
 """Signals that a process does not usually die of by its own fault."""
 
+ROOT = Path(__file__).parents[1]
+START = "import sys; sys.path.append(sys.argv[2]); from oracles.worker import main; main(int(sys.argv[1]))"
+
 _numbers = itertools.count()
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Event).decode
@@ -78,6 +81,7 @@ class Death:
     running: Running | None
     doubtful: bool
     judged: int = 0
+    nursery: bool = False
 
 
 class HarnessError(RuntimeError):
@@ -176,7 +180,8 @@ class Session:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MESSAGE_LIMIT)
         environment = os.environ | dict(self.task.backend.environment())
         self._nursery = subprocess.Popen(
-            [sys.executable, "-m", "oracles.worker", str(theirs.fileno())],
+            # -P: a file in the current folder must not stand in for a module of the worker.
+            [sys.executable, "-P", "-c", START, str(theirs.fileno()), str(ROOT)],
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
@@ -239,10 +244,11 @@ class Session:
     def _death(self, status: int | None, *, hung: bool = False, limit: float = 0.0) -> Death:
         self._child = None
         between = self._slot.running() is None
+        gone = status is None or status == -1
         kind, where, detail, doubtful = self._cause(status, hung=hung, limit=limit)
         running, judged = self._slot.last(), self._slot.judged()
         self._slot.clear()
-        return Death(kind, where, f"{detail}\n{self._tail()}".strip(), running, doubtful or between, judged)
+        return Death(kind, where, f"{detail}\n{self._tail()}".strip(), running, doubtful or between, judged, gone)
 
     def _cause(self, status: int | None, *, hung: bool, limit: float) -> tuple[str, str, str, bool]:
         if status is None or status == -1:

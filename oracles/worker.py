@@ -1,6 +1,6 @@
 """The process that runs other people's code, and dies alone.
 
-``python -m oracles.worker FD`` is a nursery: it imports what is slow to import, then forks one child at a time. The
+Its main function is a nursery: it imports what is slow to import, then forks one child at a time. The
 child loads the implementation and judges cases; when it dies, the nursery says how, and forks the next one within
 milliseconds. Messages travel over one socket that keeps their boundaries; standard output and error are a log file.
 """
@@ -15,7 +15,6 @@ import resource
 import select
 import signal
 import socket
-import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -253,8 +252,8 @@ class _Child:
         faulthandler.enable()
         self.slot = Slot(Path(self.load.slot))
         self.contract = contract_by_name(self.load.contract)
-        implementation = find(self.load.spec, self.contract, self.load.name)
         try:
+            implementation = find(self.load.spec, self.contract, self.load.name)
             implementation, function = loaded(implementation)
         except BaseException as error:
             self.send(LoadFailed(described(error), traceback.format_exc()))
@@ -388,7 +387,3 @@ class _Child:
         with contextlib.suppress(OSError):
             if os.fstat(1).st_size > LOG_LIMIT:
                 os.ftruncate(1, 0)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

@@ -167,10 +167,10 @@ def traits(inputs: Inputs) -> frozenset[str]:
 def sketch(inputs: Inputs) -> str:
     """The chunk layout, one line a sequence: its tokens, and which rows of chunk_indices are its chunks."""
     host, chunk_size = inputs["cu_seqlens_cpu"], inputs["chunk_size"]
-    assert isinstance(host, Array)
-    assert isinstance(chunk_size, int)
+    if not isinstance(host, Array) or not isinstance(chunk_size, int) or chunk_size < 1 or host.data.ndim != 1:
+        return ""
     lines, row, begin = [], 0, int(host.data.ravel()[0]) if host.data.size else 0
-    for number, length in enumerate(lengths_of(host)[:24] if host.data.ndim == 1 and chunk_size > 0 else ()):
+    for number, length in enumerate(lengths_of(host)[:24]):
         chunks = max(-(-length // chunk_size), 0)
         full, rest = divmod(max(length, 0), chunk_size)
         cells = ["#" * 8] * full + (["#" * max(1, 8 * rest // chunk_size)] if rest else [])

@@ -22,6 +22,21 @@ def show(console: Console, results: Sequence[Result]) -> None:
         _show_plain(console, results)
 
 
+def listing(console: Console, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table on a terminal; in a pipe one line a row, its cells separated by tabs."""
+    if not console.is_terminal:
+        _plain(console, f"{title}:")
+        for row in rows:
+            _plain(console, "  " + "\t".join(cell.replace("\n", "; ") for cell in row))
+        return
+    table = Table(title=title, title_justify="left")
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console.print(table)
+
+
 def totals(results: Sequence[Result]) -> str:
     """One closing sentence."""
     cases, findings = sum(r.judged for r in results), sum(len(r.findings) for r in results)
