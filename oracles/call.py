@@ -157,9 +157,9 @@ def _named(names: Sequence[str], result: Any) -> dict[str, Any] | None:
     return {names[0]: result} if len(names) == 1 else None
 
 
-def _copy(run: Run, name: str, value: Any) -> Any:
-    if isinstance(value, list | tuple) and all(isinstance(item, torch.Tensor) for item in value):
-        return tuple(_copy(run, f"{name}[{index}]", item) for index, item in enumerate(value))
+def _copy(run: Run, name: str, value: Any, depth: int = 3) -> Any:
+    if isinstance(value, list | tuple) and depth:
+        return tuple(_copy(run, f"{name}[{index}]", item, depth - 1) for index, item in enumerate(value))
     if not isinstance(value, torch.Tensor):
         return value
     if not plain(value):

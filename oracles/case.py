@@ -192,9 +192,14 @@ def _inline(name: str, document: ArrayDocument, dtype: np.dtype) -> np.ndarray:
         if not isinstance(item, wanted) or (isinstance(item, bool) and bool not in wanted):
             raise ValueError(f"{name}: {item!r} is no {document.dtype}")
     try:
-        return np.array([float(item) if isinstance(item, str) else item for item in document.data or ()], dtype=dtype)
+        wide = [float(item) if isinstance(item, str) else item for item in document.data or ()]
+        with np.errstate(over="ignore"):
+            data = np.array(wide, dtype=dtype)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{name}: {error}") from error
+    if dtype.kind == "f" and not np.array_equal(np.isinf(data), np.isinf(np.array(wide, dtype=np.float64))):
+        raise ValueError(f"{name}: a value is too large for {document.dtype}")
+    return data
 
 
 def _from_npz(name: str, key: str, path: Path) -> np.ndarray:
