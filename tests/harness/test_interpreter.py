@@ -18,6 +18,7 @@ from oracles.backends.interpreter.races import Touch, conflicts
 from oracles.verdict import Unsupported
 
 PROGRAMS = Path(__file__).with_name("interpreter_programs.py")
+KERNELS = Path(__file__).with_name("interpreter_kernels.py")
 ROOT = Path(__file__).parents[2]
 
 
@@ -40,8 +41,8 @@ def keys(result: dict[str, Any]) -> list[str]:
 
 
 def line_of(text: str) -> int:
-    """The one line of the programs that holds this text."""
-    numbers = [at for at, line in enumerate(PROGRAMS.read_text().splitlines(), 1) if text in line]
+    """The one line of the kernels that holds this text."""
+    numbers = [at for at, line in enumerate(KERNELS.read_text().splitlines(), 1) if text in line]
     assert len(numbers) == 1, (text, numbers)
     return numbers[0]
 
@@ -95,7 +96,7 @@ def test_report_names_buffer_kernel_program_lane_and_line(observed: dict[str, An
     detail = observed["faults"]["gather mask 0"]["failures"][1][2]
     assert detail == (
         "wrote torch.empty #1 [3, 4], 1 elements past its last; kernel gather, program (2, 0, 0), "
-        f"interpreter_programs.py:{line}: tl.store(out + row * width + lanes, x, mask=keep); "
+        f"interpreter_kernels.py:{line}: tl.store(out + row * width + lanes, x, mask=keep); "
         "lane 4 of 8, 1 lanes in all"
     )
 
@@ -109,14 +110,14 @@ def test_gap_between_rows_is_out_of_bounds(observed: dict[str, Any]) -> None:
 def test_report_gives_the_line_of_the_device_function(observed: dict[str, Any]) -> None:
     line = line_of("    return tl.load(start + lanes, mask=keep, other=0)")
     detail = observed["faults"]["scan block 0"]["failures"][0][2]
-    assert f"kernel scan, program (1, 0, 0), interpreter_programs.py:{line}:" in detail
+    assert f"kernel scan, program (1, 0, 0), interpreter_kernels.py:{line}:" in detail
 
 
 def test_race_report_names_both_programs_and_lines(observed: dict[str, Any]) -> None:
     detail = observed["faults"]["scan race 0"]["failures"][0][2]
     line = line_of("        tl.store(out + 0, row)")
-    assert detail.startswith("starts[0, 0]: kernel scan, program (0, 0, 0), interpreter_programs.py:")
-    assert detail.endswith(f"program (1, 0, 0), interpreter_programs.py:{line}: tl.store(out + 0, row)")
+    assert detail.startswith("starts[0, 0]: kernel scan, program (0, 0, 0), interpreter_kernels.py:")
+    assert detail.endswith(f"program (1, 0, 0), interpreter_kernels.py:{line}: tl.store(out + 0, row)")
 
 
 def test_orders(observed: dict[str, Any]) -> None:
@@ -176,7 +177,7 @@ def test_exception_in_a_kernel_names_its_line(observed: dict[str, Any]) -> None:
     assert name == "InterpreterError"
     line = line_of('tl.static_assert(KIND == "", "this kernel fails")')
     assert message.startswith("AssertionError: this kernel fails; kernel casts, program (0, 0, 0), ")
-    assert f"interpreter_programs.py:{line}:" in message
+    assert f"interpreter_kernels.py:{line}:" in message
 
 
 @pytest.mark.parametrize(
