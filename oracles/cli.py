@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import os
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -52,6 +55,35 @@ class _Command(click.Command):
             ) from error
 
 
+class _Seconds(click.FloatRange):
+    """A number of seconds that a clock can reach."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds = float(super().convert(value, param, ctx))
+        if not math.isfinite(seconds):
+            self.fail(f"{value} is no number of seconds", param, ctx)
+        return seconds
+
+
+SECONDS = _Seconds(min=0.1)
+
+
+class _StateFolder(click.Path):
+    """A folder that can be written to; it is made if it is not there."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        folder = Path(super().convert(value, param, ctx))
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            self.fail(f"{folder}: {error.strerror}", param, ctx)
+        return folder
+
+
 def _implementation_options(function: Callable[..., Any]) -> Callable[..., Any]:
     function = click.option(
         "--backend",
@@ -71,7 +103,7 @@ def _implementation_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 _state_option = click.option(
     "--state",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=_StateFolder(file_okay=False, path_type=Path),
     default=Path(".oracles"),
     envvar="ORACLES_STATE",
     show_default=True,
@@ -119,7 +151,9 @@ def _default_backend(runs: str) -> str:
 @_implementation_options
 @click.option("--profile", type=click.Choice(list(PROFILES)), default="ci", show_default=True, help="How much to try.")
 @click.option("--examples", type=click.IntRange(min=0), help="Sampled cases, instead of the profile's number.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the sampled cases.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Seed of the sampled cases."
+)
 @click.option(
     "--time-limit", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Per case, instead of the backend's."
 )
@@ -157,8 +191,8 @@ def check(
     chosen = dataclasses.replace(
         PROFILES[profile], examples=PROFILES[profile].examples if examples is None else examples
     )
-    if json_path is not None and not json_path.absolute().parent.is_dir():
-        raise click.BadParameter(f"{json_path}: there is no such folder to write to", param_hint="--json")
+    if json_path is not None and not os.access(json_path.absolute().parent, os.W_OK):
+        raise click.BadParameter(f"{json_path}: there is no folder to write it to", param_hint="--json")
     planned = plan(contracts, specs or ("optimized",), backends)
     settings = Settings(chosen, seed=seed, state=state, time_limit=time_limit)
     execution = Execution(planned, settings, jobs=jobs)
@@ -229,7 +263,7 @@ def _tell_interrupted(state: Path) -> None:
 @main.command(cls=_Command, epilog=EXIT_CODES)
 @click.argument("case", type=click.Path(dir_okay=False, path_type=Path))
 @_implementation_options
-@click.option("--time-limit", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Instead of the backend's.")
+@click.option("--time-limit", type=SECONDS, help="Instead of the backend's.")
 @_state_option
 def replay(
     case: Path, specs: tuple[str, ...], backends: tuple[str, ...], time_limit: float | None, state: Path
