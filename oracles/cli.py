@@ -74,7 +74,7 @@ class _StateFolder(click.Path):
     """A folder that can be written to; it is made if it is not there."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        folder = Path(super().convert(value, param, ctx))
+        folder = Path(str(super().convert(value, param, ctx)))
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=folder):
@@ -154,9 +154,7 @@ def _default_backend(runs: str) -> str:
 @click.option(
     "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Seed of the sampled cases."
 )
-@click.option(
-    "--time-limit", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Per case, instead of the backend's."
-)
+@click.option("--time-limit", type=SECONDS, help="Per case, instead of the backend's.")
 @click.option(
     "--jobs", "-j", type=click.IntRange(min=1), help="Implementations examined at a time. Default: one a core."
 )

@@ -275,14 +275,17 @@ def expected(inputs: Inputs) -> Expected:
 
 
 VLLM_METHOD = "BaseMambaAttentionMetadataBuilder._compute_chunk_metadata"
+VLLM_ARGUMENTS = ("num_prefills", "num_computed_tokens_p_cpu", "query_start_loc_p_cpu")
 
 
 def _of_vllm(names: Mapping[str, Any]) -> Callable[..., Any]:
-    """The static method, or the method of a release in which it is one and may know no checkpoints."""
+    """The static method with checkpoints, or the method of earlier releases, which knows none and returns three lists."""
     upstream = names[VLLM_METHOD]
     parameters = inspect.signature(upstream).parameters
-    wanted = [name for name, item in parameters.items() if item.default is inspect.Parameter.empty]
-    takes_checkpoints = "checkpoint_offsets_p" in parameters
+    missing = [name for name in VLLM_ARGUMENTS if name not in parameters]
+    unknown = set(parameters) - {"self", "chunk_size", "checkpoint_offsets_p", *VLLM_ARGUMENTS}
+    if missing or unknown:
+        raise LookupError(f"{VLLM_METHOD}({', '.join(parameters)}) is not what the binding knows")
 
     def mamba_chunk_layout(
         query_start_loc: Any, num_computed_tokens: Any, chunk_size: int, checkpoint_offsets: Any
@@ -290,22 +293,65 @@ def _of_vllm(names: Mapping[str, Any]) -> Callable[..., Any]:
         import torch
 
         offsets = None if checkpoint_offsets is None else checkpoint_offsets.tolist()
-        if offsets and any(offsets) and not takes_checkpoints:
-            raise Unsupported(f"requests without a checkpoint: {VLLM_METHOD}({', '.join(parameters)})")
+        if offsets and any(offsets) and "checkpoint_offsets_p" not in parameters:
+            raise Unsupported(f"no checkpoints (the signature {VLLM_METHOD}({', '.join(parameters)}))")
+        count = int(num_computed_tokens.shape[0])
         given = {
             "self": SimpleNamespace(chunk_size=chunk_size),
             "chunk_size": chunk_size,
-            "num_prefills": int(num_computed_tokens.shape[0]),
+            "num_prefills": count,
             "num_computed_tokens_p_cpu": num_computed_tokens,
             "query_start_loc_p_cpu": query_start_loc,
             "checkpoint_offsets_p": offsets,
         }
         lists = list(upstream(**{name: given[name] for name in parameters}))
         if len(lists) == 3:
-            lists.append([-1] * given["num_prefills"])
+            lists.append([-1] * count)
         return tuple(torch.tensor(values, dtype=torch.int32) for values in lists)
 
-    unknown = set(wanted) - inspect.signature(mamba_chunk_layout).parameters.keys() - set(_VLLM_PARAMETERS)
-    if unknown:
-        raise LookupError(f"{VLLM_METHOD} needs {', '.join(sorted(unknown))}, which the binding does not know")
     return mamba_chunk_layout
+
+
+BINDINGS = (
+    Binding(
+        project="vllm",
+        name="_compute_chunk_metadata",
+        symbols={"vllm/v1/attention/backends/mamba_attn.py": (VLLM_METHOD,)},
+        adapt=_of_vllm,
+        runs="host",
+    ),
+)
+
+CONTRACTS = (
+    Contract(
+        family="chunk_metadata",
+        name="mamba_chunk_layout",
+        section="1.2",
+        summary="chunks of a prefill batch on absolute multiples, for Mamba's scan",
+        inputs=(
+            Input(name="query_start_loc", role="host", doc="int32 or int64 [P+1], starts in tokens; the first is 0"),
+            Input(name="num_computed_tokens", role="host", doc="int32 or int64 [P], tokens computed by earlier steps"),
+            Input(name="chunk_size", role="scalar", doc="int >= 1, tokens"),
+            Input(
+                name="checkpoint_offsets",
+                role="host",
+                doc="int32 or int64 [P], tokens from the request's first one (0 = none), or None",
+            ),
+        ),
+        outputs=(
+            Output(name="cu_chunk_seqlens", doc="int32 [K+1]: 0, then the chunks' cumulative ends"),
+            Output(name="seq_idx", doc="int32 [K]: the request of each chunk"),
+            Output(name="last_chunk_indices", doc="int32 [P]: each request's last chunk, -1 without tokens"),
+            Output(name="checkpoint_chunk_indices", doc="int32 [P]: the chunk that ends at the checkpoint, or -1"),
+        ),
+        domain=domain,
+        resample=resample,
+        expected=expected,
+        traits=traits,
+        optimized="optimized.mamba_chunk_layout:mamba_chunk_layout",
+        runs="host",
+        relations=RELATIONS,
+        bindings=BINDINGS,
+        sketch=sketch,
+    ),
+)
