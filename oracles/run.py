@@ -126,6 +126,8 @@ def interrupted(state: Path) -> list[Interrupted]:
 
 def _case_of(meta: Meta, running: Running) -> Case | None:
     try:
+        if running.path is not None:
+            return Case.load(Path(running.path))
         contract = contract_by_name(meta.contract)
         if running.choices is not None and (running.choices or running.index < 0):
             inputs = contract.domain(Replay(running.choices))

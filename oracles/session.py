@@ -251,17 +251,21 @@ class Session:
         return Death(kind, where, f"{detail}\n{self._tail()}".strip(), running, doubtful or between, judged, gone)
 
     def _cause(self, status: int | None, *, hung: bool, limit: float) -> tuple[str, str, str, bool]:
-        if status is None or status == -1:
-            code = self._end_nursery()
-            where = _signal_name(-code) if code is not None and code < 0 else f"exit {code}"
-            return "crash", where, f"the worker process was gone: {where}", True
+        """Kind, place, detail, and whether somebody else may have killed it; ``None`` and -1: the nursery is gone."""
+        gone = status is None or status == -1
+        code = self._end_nursery() if status is None or status == -1 else os.waitstatus_to_exitcode(status)
         if hung:
             return "hang", "time limit", f"no answer within {limit:g} s", False
-        code = os.waitstatus_to_exitcode(status)
-        if code < 0:
-            where = _signal_name(-code)
-            return "crash", where, f"killed by {where}", -code in OUTSIDE
-        return "crash", f"exit {code}", f"the process exited with {code}", False
+        where = _signal_name(-code) if code is not None and code < 0 else f"exit {code}"
+        if gone:
+            return "crash", where, f"the worker process was gone: {where}", True
+        killed = code is not None and code < 0
+        return (
+            "crash",
+            where,
+            f"killed by {where}" if killed else f"the process exited with {code}",
+            (killed and -(code or 0) in OUTSIDE),
+        )
 
     def _await_death(self) -> None:
         """Read until the nursery says that the child is gone."""

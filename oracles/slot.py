@@ -23,6 +23,8 @@ CAPACITY = 8192
 SIZE = META + HEADER.size + 8 * CAPACITY
 MAGIC = b"ORACLE01"
 IDLE, RUNNING = 0, 1
+UNKEPT, FILE = CAPACITY + 1, CAPACITY + 2
+"""Instead of a number of choices: they are too many to be kept, or the case comes from a file."""
 
 
 class Meta(msgspec.Struct):
@@ -46,6 +48,7 @@ class Running:
     seed: int
     index: int
     choices: list[int] | None
+    path: str | None = None
 
 
 class Slot:
@@ -73,11 +76,18 @@ class Slot:
     def begin(self, choices: Sequence[int], seed: int = -1, index: int = -1) -> None:
         """The case that runs from now on."""
         self._number += 1
-        count = len(choices) if len(choices) <= CAPACITY else CAPACITY + 1
+        count = len(choices) if len(choices) <= CAPACITY else UNKEPT
         if count <= CAPACITY:
             struct.pack_into(f"<{count}q", self._map, META + HEADER.size, *choices)
         header = (MAGIC, RUNNING, self._judged, monotonic(), self._number, seed, index, count)
         HEADER.pack_into(self._map, META, *header)
+
+    def begin_file(self, path: str) -> None:
+        """The case of a file runs from now on."""
+        name = os.fsencode(path)[: 8 * CAPACITY - 1] + b"\0"
+        self._map[META + HEADER.size : META + HEADER.size + len(name)] = name
+        self._number += 1
+        HEADER.pack_into(self._map, META, MAGIC, RUNNING, 0, monotonic(), self._number, -1, -1, FILE)
 
     def end(self, judged: int = 0) -> None:
         """No case runs; ``judged`` of them were judged and not yet reported in another way."""
@@ -103,6 +113,9 @@ class Slot:
         magic, _, _, started, number, seed, index, count = HEADER.unpack_from(self._map, META)
         if magic != MAGIC:
             return None
+        if count == FILE:
+            name = self._map[META + HEADER.size : SIZE].split(b"\0", 1)[0]
+            return Running(number, started, seed, index, None, os.fsdecode(name))
         choices = None
         if count <= CAPACITY:
             choices = list(struct.unpack_from(f"<{count}q", self._map, META + HEADER.size))

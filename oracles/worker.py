@@ -38,8 +38,8 @@ WAIT_MILLISECONDS = 10
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 LOG_LIMIT = 1 << 20
 MESSAGE_LIMIT = 8 << 20
-SHOWN_ELEMENTS = 20_000
-"""Larger outputs are judged but not sent: a message must fit the socket."""
+SHOWN_ELEMENTS = 12_000
+"""Elements of all outputs that are sent; larger ones are judged only. A message must fit a socket's buffer."""
 MEMORY_LIMIT = 6 << 30
 """Bytes of private memory a child may have: garbage lengths must not take the machine down with them."""
 
@@ -270,12 +270,13 @@ class _Child:
                     iter([(self.contract.domain(source), source, -1, -1)]), [], fresh=command.fresh, always=True
                 )
             elif isinstance(command, Replayed):
-                self._judge_all(iter([(Case.load(Path(command.path)).inputs, None, -1, -1)]), [], always=True)
+                inputs = Case.load(Path(command.path)).inputs
+                self._judge_all(iter([(inputs, None, -1, -1)]), [], always=True, path=command.path)
             elif isinstance(command, Show):
                 inputs = Case.load(Path(command.path)).inputs
-                self.slot.begin([])
+                self.slot.begin_file(command.path)
                 self._show(inputs)
-                self._judge_all(iter([(inputs, None, -1, -1)]), [], always=True)
+                self._judge_all(iter([(inputs, None, -1, -1)]), [], always=True, path=command.path)
             elif isinstance(command, Walk):
                 self._judge_all(self._walk(command), command.avoid)
             elif isinstance(command, Sample):
@@ -299,6 +300,7 @@ class _Child:
         *,
         fresh: bool = True,
         always: bool = False,
+        path: str | None = None,
     ) -> None:
         counts = Progress(0, {}, 0, -1, 0, False)
         shown = monotonic()
@@ -310,7 +312,10 @@ class _Child:
                 counts.avoided += 1
                 continue
             choices = source.choices if source is not None else []
-            self.slot.begin(choices, seed, index)
+            if path is None:
+                self.slot.begin(choices, seed, index)
+            else:
+                self.slot.begin_file(path)
             self._judge_one(inputs, choices, traits, counts, fresh=fresh, always=always)
             self.slot.end(counts.judged)
             if monotonic() - shown > PROGRESS_SECONDS:
@@ -354,10 +359,12 @@ class _Child:
             return
         outputs: dict[str, tuple[str, list[int], list[Any]]] = {}
         unwritten: dict[str, Any] = {}
+        left = SHOWN_ELEMENTS
         for name, values in run.outputs.items():
             array = np.asarray(values)
-            if array.size > SHOWN_ELEMENTS or array.dtype == object:
+            if array.size > left or array.dtype == object:
                 continue
+            left -= array.size
             dtype = run.dtypes.get(name, type(values).__name__)
             outputs[name] = (dtype, list(array.shape), array.ravel().tolist())
             if name in run.dtypes:
