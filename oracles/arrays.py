@@ -54,7 +54,7 @@ class Array:
 
     def with_values(self, values: npt.ArrayLike) -> Array:
         """The same dtype and layout with other values of the same shape."""
-        data = np.ascontiguousarray(np.asarray(values, dtype=self.data.dtype)).reshape(self.shape)
+        data = np.asarray(values, dtype=self.data.dtype, order="C").reshape(self.shape)
         return Array(self.dtype, data, self.strides, self.offset)
 
     def __eq__(self, other: object) -> bool:
@@ -70,7 +70,8 @@ class Array:
 
 Value = Array | int | float | str | bool | None | tuple["Value", ...]
 Inputs = Mapping[str, Value]
-Outputs = Mapping[str, "npt.NDArray[Any] | int | tuple[npt.NDArray[Any], ...]"]
+Outputs = Mapping[str, "npt.NDArray[Any] | Array | int | tuple[npt.NDArray[Any] | Array, ...]"]
+"""Results by name. An :class:`Array` instead of a NumPy array where NumPy has no such dtype."""
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -85,7 +86,7 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def array(values: npt.ArrayLike, dtype: str, strides: tuple[int, ...] | None = None, offset: int = 0) -> Array:
     """An :class:`Array` from anything NumPy takes."""
-    return Array(dtype, np.ascontiguousarray(np.asarray(values, dtype=DTYPES[dtype])), strides, offset)
+    return Array(dtype, np.asarray(values, dtype=DTYPES[dtype], order="C"), strides, offset)
 
 
 def arrays_of(inputs: Inputs) -> Iterator[tuple[str, Array]]:

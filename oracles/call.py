@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from oracles.arrays import Inputs, Outputs
+from oracles.arrays import Array, Inputs
 from oracles.backends.base import Backend, Variation
 from oracles.contract import Contract
 from oracles.interception import intercepted, plain
@@ -133,8 +133,7 @@ def _collect(contract: Contract, run: Run, result: Any) -> None:
     for name, value in values.items():
         run.outputs[name] = _copy(run, name, value)
         _name_after_output(run, name, value)
-        shared = _shared_input(run, value)
-        if shared is not None:
+        for shared in _shared_inputs(run, value):
             run.failures.append(Stale(name, f"shares memory with the input {shared.name}"))
 
 
@@ -178,13 +177,27 @@ def bits(tensor: torch.Tensor) -> np.ndarray:
     return np.array(plain.contiguous().numpy())
 
 
-def _shared_input(run: Run, value: Any) -> Region | None:
+def _shared_inputs(run: Run, value: Any) -> list[Region]:
+    if isinstance(value, list | tuple):
+        tensors = [item for item in value if isinstance(item, torch.Tensor)]
+        return [region for item in tensors for region in _shared_inputs(run, item)]
     if not isinstance(value, torch.Tensor) or value.numel() == 0:
-        return None
+        return []
     region = run.memory.region_of(value)
-    return region if region is not None and not region.allocated and not region.writable else None
+    return [region] if region is not None and not region.allocated and not region.writable else []
 
 
-def outputs_of(run: Run) -> Outputs:
-    """The outputs as a relation or a predicate takes them."""
-    return run.outputs
+def flat(outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Outputs with tuples taken apart, as ``name[index]``."""
+    found: dict[str, Any] = {}
+    for name, value in outputs.items():
+        if isinstance(value, tuple):
+            found |= flat({f"{name}[{index}]": item for index, item in enumerate(value)})
+        else:
+            found[name] = value
+    return found
+
+
+def plain_value(value: Any) -> Any:
+    """An expected value as NumPy bits: an :class:`Array` says its dtype where NumPy has none."""
+    return value.data if isinstance(value, Array) else value

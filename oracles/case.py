@@ -8,7 +8,9 @@ from __future__ import annotations
 import hashlib
 import os
 import zipfile
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,11 +78,13 @@ class Case:
             environment=dict(self.environment),
         )
         path.parent.mkdir(parents=True, exist_ok=True)
-        if large:
-            with _replacing(path.with_suffix(".npz")) as partial, partial.open("wb") as stream:
-                np.savez_compressed(stream, allow_pickle=False, **large)
-        with _replacing(path) as partial:
-            partial.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
+        text = msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+        with _partial(path) as partial:
+            partial.write_bytes(text)
+            if large:
+                _replace_with_archive(partial, path, large)
+            else:
+                _flush(partial).replace(path)
         return path
 
     @classmethod
@@ -132,6 +136,8 @@ def _hash(value: Value, digest: hashlib.blake2b) -> None:
 def _encode(name: str, value: Value, large: dict[str, np.ndarray]) -> Any:
     if isinstance(value, tuple):
         return [_encode(f"{name}.{index}", item, large) for index, item in enumerate(value)]
+    if isinstance(value, float) and not np.isfinite(value):
+        return {"scalar": repr(value)}
     if not isinstance(value, Array):
         return value
     document = ArrayDocument(
@@ -141,19 +147,30 @@ def _encode(name: str, value: Value, large: dict[str, np.ndarray]) -> Any:
         offset=value.offset,
     )
     if value.data.size <= INLINE_ELEMENTS:
-        document.data = [_finite(item) for item in value.data.ravel().tolist()]
+        document.data = _elements(value.data.ravel())
     else:
         document.npz = name
         large[name] = value.data
     return document
 
 
-def _finite(item: Any) -> Any:
-    """JSON has no NaN and no infinities: they are written as strings that ``float`` reads."""
-    return repr(item) if isinstance(item, float) and not np.isfinite(item) else item
+def _elements(values: np.ndarray) -> list[Any]:
+    """JSON has no NaN and no infinities: floats that are not finite are written as their bits, ``0x7fc00000``."""
+    if values.dtype.kind != "f" or bool(np.isfinite(values).all()):
+        return list(values.tolist())
+    size = values.dtype.itemsize
+    pairs = zip(values.tolist(), values.view(f"u{size}").tolist(), strict=True)
+    return [number if np.isfinite(number) else f"0x{bits:0{2 * size}x}" for number, bits in pairs]
+
+
+def _word(item: str) -> float:
+    """A float from a word such as ``nan`` or ``-inf``; bits are put in afterwards."""
+    return 0.0 if item.startswith("0x") else float(item)
 
 
 def _decode(name: str, value: Any, path: Path) -> Value:
+    if isinstance(value, dict) and value.keys() == {"scalar"}:
+        return float(str(value["scalar"]))
     if isinstance(value, dict):
         return _decode_array(name, value, path)
     if isinstance(value, list):
@@ -181,7 +198,7 @@ def _decode_array(name: str, value: dict[str, Any], path: Path) -> Array:
         raise ValueError(f"{name}: {data.size} values of {data.dtype} do not fill {document.dtype} {list(shape)}")
     strides = None if document.strides is None else tuple(document.strides)
     try:
-        return Array(document.dtype, np.ascontiguousarray(data.reshape(shape)), strides, document.offset)
+        return Array(document.dtype, np.asarray(data.reshape(shape), order="C"), strides, document.offset)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
 
@@ -191,42 +208,69 @@ def _inline(name: str, document: ArrayDocument, dtype: np.dtype) -> np.ndarray:
     for item in document.data or ():
         if not isinstance(item, wanted) or (isinstance(item, bool) and bool not in wanted):
             raise ValueError(f"{name}: {item!r} is no {document.dtype}")
+    items = document.data or []
     try:
-        wide = [float(item) if isinstance(item, str) else item for item in document.data or ()]
-        with np.errstate(over="ignore"):
-            data = np.array(wide, dtype=dtype)
+        if dtype.kind != "f":
+            return np.array(items, dtype=dtype)
+        return _floats([item if isinstance(item, int | float | str) else 0 for item in items], dtype)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{name}: {error}") from error
-    if dtype.kind == "f" and not np.array_equal(np.isinf(data), np.isinf(np.array(wide, dtype=np.float64))):
-        raise ValueError(f"{name}: a value is too large for {document.dtype}")
+
+
+def _floats(items: list[int | float | str], dtype: np.dtype) -> np.ndarray:
+    wide = np.array([_word(item) if isinstance(item, str) else item for item in items], dtype=np.float64)
+    with np.errstate(over="ignore"):
+        data = wide.astype(dtype)
+    if not np.array_equal(np.isinf(data), np.isinf(wide)):
+        raise ValueError(f"a value is too large for {dtype}")
+    for at, item in enumerate(items):
+        if isinstance(item, str) and item.startswith("0x"):
+            data.view(f"u{dtype.itemsize}")[at] = int(item, 16)
     return data
 
 
 def _from_npz(name: str, key: str, path: Path) -> np.ndarray:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             return np.asarray(archive[key])
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{name}: {path}: {error}") from error
 
 
-class _replacing:
-    """Write beside a file, flush to the disk, then take its place."""
+@contextmanager
+def _partial(path: Path) -> Iterator[Path]:
+    """A hidden file beside ``path`` to write first; whatever happens, it does not stay."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield partial
+    finally:
+        partial.unlink(missing_ok=True)
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._partial = path.with_name(f".{path.name}.{os.getpid()}")
 
-    def __enter__(self) -> Path:
-        return self._partial
+def _flush(path: Path) -> Path:
+    with path.open("rb+") as stream:
+        os.fsync(stream.fileno())
+    return path
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            self._partial.unlink(missing_ok=True)
-            return
-        with self._partial.open("rb+") as stream:
-            os.fsync(stream.fileno())
-        self._partial.replace(self._path)
+
+def _replace_with_archive(partial: Path, path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Replace document and archive together: if the second fails, the first is taken back."""
+    target = path.with_suffix(".npz")
+    with _partial(target) as archive, _partial(target.with_suffix(".npz.old")) as kept:
+        with archive.open("wb") as stream:
+            np.savez_compressed(stream, allow_pickle=False, **arrays)
+        _flush(archive)
+        _flush(partial)
+        if target.exists():
+            os.link(target, kept)
+        archive.replace(target)
+        try:
+            partial.replace(path)
+        except BaseException:
+            target.unlink()
+            if kept.exists():
+                kept.replace(target)
+            raise
 
 
 def sizes(inputs: Inputs) -> str:

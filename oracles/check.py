@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from oracles.arrays import Inputs, arrays_of
 from oracles.backends.base import Backend, Variation
-from oracles.call import Run, call
+from oracles.call import Run, call, flat, plain_value
 from oracles.contract import Contract, OnlyMemorySafety, Refused, Values
 from oracles.freshness import freshness
 from oracles.memory import poison, torch_dtype
@@ -148,17 +149,28 @@ def _judge_values(
         if run.misshapen:
             return list(run.misshapen)
     if contract.accepts is not None:
-        complaint = contract.accepts(inputs, first.outputs)
-        return [WrongValue(contract.outputs[0].name, complaint)] if complaint else []
+        complaints = [contract.accepts(inputs, run.outputs) for run in (first, second)]
+        return [WrongValue(contract.outputs[0].name, complaint) for complaint in complaints if complaint]
     found: list[Failure] = []
-    for name, wanted in expected.outputs.items():
-        got, again = first.outputs[name], second.outputs[name]
-        shape = wrong_shape(name, wanted, got, first.dtypes.get(name))
+    one, two = flat(first.outputs), flat(second.outputs)
+    for name, wanted in flat(expected.outputs).items():
+        shape = wrong_shape(name, wanted, one.get(name), first.dtypes.get(name))
         if shape is not None:
             found.append(shape)
-        elif not same(got, wanted) or not same(again, wanted):
-            found.append(_classify(subject, inputs, name, np.asarray(wanted), first, second, other))
+        elif not same(one[name], plain_value(wanted)) or not same(two.get(name), plain_value(wanted)):
+            pair = Pair(name, one[name], two.get(name), first.dtypes.get(name))
+            found.append(_classify(subject, inputs, np.asarray(plain_value(wanted)), pair, other))
     return found
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One output of two calls that should agree; ``dtype`` is ``None`` for a Python value."""
+
+    name: str
+    one: Any
+    two: Any
+    dtype: str | None
 
 
 def same(got: Any, wanted: Any) -> bool:
@@ -170,41 +182,47 @@ def wrong_shape(name: str, wanted: Any, got: Any, dtype: str | None) -> WrongSha
     """Shape and dtype, exactly; a Python int where the contract says one."""
     if isinstance(wanted, int):
         return None if type(got) is int else WrongShape(name, f"{type(got).__name__} where the contract says int")
-    wanted_dtype = str(wanted.dtype)
     if not isinstance(got, np.ndarray) or dtype is None:
         return WrongShape(name, f"{type(got).__name__} where the contract says a tensor")
-    if got.shape == wanted.shape and dtype == wanted_dtype:
+    if got.shape == wanted.shape and dtype == str(wanted.dtype):
         return None
-    return WrongShape(name, f"{dtype} {list(got.shape)} where the contract says {wanted_dtype} {list(wanted.shape)}")
+    return WrongShape(name, f"{dtype} {list(got.shape)} where the contract says {wanted.dtype} {list(wanted.shape)}")
 
 
-def _classify(
-    subject: Subject, inputs: Inputs, name: str, wanted: np.ndarray, first: Run, second: Run, other: Variation
-) -> Failure:
+def _classify(subject: Subject, inputs: Inputs, wanted: np.ndarray, pair: Pair, other: Variation) -> Failure:
     """Why an output differs: wrong, never written, or dependent on poison, order or chance."""
-    one, two = np.asarray(first.outputs[name]), np.asarray(second.outputs[name])
-    if one.shape != two.shape:
+    name, one, two = pair.name, np.asarray(pair.one), np.asarray(pair.two)
+    if one.shape != two.shape or one.dtype != two.dtype:
         return Nondeterministic(name, f"shape {list(one.shape)}, then {list(two.shape)} for the same input")
-    bad = (one != wanted) | (two != wanted)
+    bad = _differs(one, wanted) | _differs(two, wanted)
     where = tuple(int(n) for n in np.argwhere(bad)[0]) if bad.ndim else ()
     seen, wish = one[where], wanted[where]
     place = f"{name}{list(where)}" if where else name
     count = f"; {int(bad.sum())} of {bad.size} elements differ" if bad.sum() > 1 else ""
     if one.tobytes() == two.tobytes():
         return WrongValue(name, f"{place} is {seen}, expected {wish}{count}")
-    dtype = first.dtypes[name]
-    if _is_poison(seen, dtype, 0) and _is_poison(two[where], dtype, 1):
+    poisoned = pair.dtype is not None and _is_poison(seen, pair.dtype, 0) and _is_poison(two[where], pair.dtype, 1)
+    if poisoned:
         return Unwritten(name, f"{place} was never written, expected {wish}{count}")
-    return _unstable(subject, inputs, name, place, first, other)
+    return _unstable(subject, inputs, pair, place, other)
+
+
+def _differs(one: np.ndarray, other: np.ndarray) -> npt.NDArray[np.bool_]:
+    """Which elements differ in any bit: NaN equals itself, and the two zeros are different."""
+    if one.dtype != other.dtype:
+        return np.asarray(one != other)
+    ours, theirs = (np.frombuffer(item.tobytes(), np.uint8).reshape(-1, item.itemsize) for item in (one, other))
+    differs: npt.NDArray[np.bool_] = (ours != theirs).any(axis=1).reshape(one.shape)
+    return differs
 
 
 def _is_poison(element: Any, dtype: str, sentinel: int) -> bool:
     return np.asarray(element).tobytes() == poison(torch_dtype(dtype), sentinel).tobytes()
 
 
-def _unstable(subject: Subject, inputs: Inputs, name: str, place: str, first: Run, other: Variation) -> Failure:
+def _unstable(subject: Subject, inputs: Inputs, pair: Pair, place: str, other: Variation) -> Failure:
     """Two calls differ: repeat the first exactly, then change only the poison, then only the order."""
-    once = np.asarray(first.outputs[name])
+    name, once = pair.name, np.asarray(pair.one)
     for variation, failure, cause in (
         (Variation(0, "forward"), Nondeterministic, "between equal calls"),
         (Variation(1, "forward"), UninitialisedRead, "with what unwritten memory holds"),
@@ -213,7 +231,7 @@ def _unstable(subject: Subject, inputs: Inputs, name: str, place: str, first: Ru
         run = subject.run(inputs, variation)
         if run.error is not None:
             return _unexpected(subject, run.error)
-        if np.asarray(run.outputs[name]).tobytes() != once.tobytes():
+        if not same(flat(run.outputs).get(name), once):
             return failure(name, f"{place} changes {cause}")
     return Nondeterministic(name, f"{place} differed once between calls that should agree")
 

@@ -6,7 +6,6 @@ import dataclasses
 import math
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -71,16 +70,13 @@ SECONDS = _Seconds(min=0.1)
 
 
 class _StateFolder(click.Path):
-    """A folder that can be written to; it is made if it is not there."""
+    """A folder that can be written to, or made."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         folder = Path(str(super().convert(value, param, ctx)))
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder):
-                pass
-        except OSError as error:
-            self.fail(f"{folder}: {error.strerror}", param, ctx)
+        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+            self.fail(f"{folder}: {there} is no folder that can be written to", param, ctx)
         return folder
 
 
@@ -190,7 +186,9 @@ def check(
         PROFILES[profile], examples=PROFILES[profile].examples if examples is None else examples
     )
     if json_path is not None and not os.access(json_path.absolute().parent, os.W_OK):
-        raise click.BadParameter(f"{json_path}: there is no folder to write it to", param_hint="--json")
+        raise click.BadParameter(
+            f"{json_path}: there is no such folder, or it cannot be written to", param_hint="--json"
+        )
     planned = plan(contracts, specs or ("optimized",), backends)
     settings = Settings(chosen, seed=seed, state=state, time_limit=time_limit)
     execution = Execution(planned, settings, jobs=jobs)

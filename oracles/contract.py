@@ -21,12 +21,21 @@ Role = Literal["device", "host", "scalar"]
 
 @dataclass(frozen=True, kw_only=True)
 class Input:
-    """One argument. ``device`` tensors may not be read by the host; ``host`` tensors and scalars may."""
+    """One argument. ``device`` tensors may not be read by the host; ``host`` tensors and scalars may.
+
+    ``inout``: a buffer that the call writes. ``many``: a list of tensors instead of one.
+    """
 
     name: str
     role: Role
     doc: str
     inout: bool = False
+    many: bool = False
+
+    @property
+    def type(self) -> Any:
+        """What a value may be, ``None`` apart."""
+        return (int | float | str) if self.role == "scalar" else tuple if self.many else Array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,9 +161,10 @@ class Contract:
             if item.name not in inputs:
                 return f"{item.name} is missing; {self.full_name} has {', '.join(names)}"
             value = inputs[item.name]
-            tensor = isinstance(value, Array | tuple) or value is None
-            if tensor != (item.role != "scalar") and value is not None:
-                return f"{item.name} is {'an array' if tensor else repr(value)}, but its role is {item.role}"
+            if value is None or isinstance(value, item.type):
+                continue
+            found = "an array" if isinstance(value, Array) else repr(value)
+            return f"{item.name} is {found}, but its role is {item.role}"
         return None
 
     def input(self, name: str) -> Input:

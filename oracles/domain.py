@@ -152,7 +152,7 @@ class Sampler(Source):
 
     def __init__(self, seed: int, index: int, replay: Sequence[int] = ()) -> None:
         super().__init__(replay)
-        self._bits = np.random.Philox(key=[seed & (2**64 - 1), index])
+        self._bits = np.random.Philox(key=np.array([seed & (2**64 - 1), index], np.uint64))
         self._block: list[int] = []
 
     def _raw(self) -> int:

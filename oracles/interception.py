@@ -43,6 +43,9 @@ READS = {
 }  # fmt: skip
 """Functions, methods and operators that bring a tensor's values, or a shape that depends on them, to the host."""
 
+CONVERSIONS = ("tensor", "as_tensor", "new_tensor", "asarray")
+"""Functions that make tensors from host values."""
+
 HARMLESS = {"__iter__"}  # iterating only takes views; what is then read is reported by itself
 
 
@@ -147,16 +150,22 @@ class HostReadMode(TorchFunctionMode):
         seen = self._seen
         name = getattr(func, "__name__", str(func))
         first = args[0] if args else None
-        if name == "__get__" and func is _DEVICE_GETTER:
+        if name == "__get__" and func == _DEVICE_GETTER:
             return DEVICE if seen.on_device(first) else func(*args, **kwargs)
-        if not (seen.on_device(first) or seen.on_device(list(args))):
-            return func(*args, **kwargs)
-        read = _read_of(name, args, kwargs)
+        if not (seen.on_device(list(args)) or seen.on_device(list(kwargs.values()))):
+            return self._sent(name, func(*args, **kwargs), kwargs)
+        read = _read_of(seen, name, args, kwargs)
         if read is None:
-            return func(*args, **kwargs)
+            return self._sent(name, func(*args, **kwargs), kwargs)
         if read not in HARMLESS:
             seen.report(read.strip("_"), f"{read} on a device tensor of shape {_shape(first)}")
         return self._on_host(func, args, kwargs)
+
+    def _sent(self, name: str, result: Any, kwargs: Mapping[str, Any]) -> Any:
+        """What host values were copied into is on the device if the call says so."""
+        if name in CONVERSIONS and (kwargs.get("device") == DEVICE or name == "new_tensor"):
+            self._seen.mark(result)
+        return result
 
     def _on_host(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Make a call that was reported, so that what follows from it is not reported again."""
@@ -171,18 +180,23 @@ class HostReadMode(TorchFunctionMode):
 _DEVICE_GETTER = torch.Tensor.device.__get__
 
 
-def _read_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+def _read_of(seen: Interception, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
     """The name of a host read, or ``None``."""
     if name in READS:
         return name
+    if name in ("tensor", "asarray"):
+        return "tensor"
+    if name == "to" and len(args) > 1 and isinstance(args[1], torch.Tensor) and not seen.on_device(args[1]):
+        return "cpu"
     if name == "to" and _names_host([*args[1:], *kwargs.values()]):
         return "cpu"
     if name in ("__getitem__", "__setitem__") and len(args) > 1:
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
         if any(isinstance(item, torch.Tensor) and item.dtype in (torch.bool, torch.uint8) for item in index):
             return "boolean mask"
-    if name == "repeat_interleave" and kwargs.get("output_size") is None and len(args) > 1:
-        return "repeat_interleave" if isinstance(args[1], torch.Tensor) else None
+    if name == "repeat_interleave" and kwargs.get("output_size") is None:
+        counts = args[1] if len(args) > 1 else kwargs.get("repeats", args[0] if args else None)
+        return "repeat_interleave" if isinstance(counts, torch.Tensor) else None
     if name == "where" and len(args) == 1 and not kwargs:
         return "where"
     return None

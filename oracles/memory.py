@@ -45,8 +45,12 @@ def poison(dtype: torch.dtype, sentinel: int) -> BYTES:
     size = dtype.itemsize
     if dtype == torch.bool:
         return np.array([1 - sentinel], np.uint8)
+    if size == 1 and dtype.is_floating_point:
+        # e4m3fnuz has one NaN only; the other byte is 240, its largest value.
+        nan = (0x80, 0x7F) if dtype == torch.float8_e4m3fnuz else (0x7F, 0xFF)
+        return np.array([nan[sentinel]], np.uint8)
     if dtype.is_floating_point:
-        high = {1: [0x7F], 2: [0xFF, 0x7F], 4: [0xC0, 0x7F], 8: [0xF8, 0x7F]}[size]
+        high = {2: [0x7F], 4: [0xC0, 0x7F], 8: [0xF8, 0x7F]}[size]
         return np.array([POISON_BYTES[sentinel]] * (size - len(high)) + high, np.uint8)
     return np.full(size, POISON_BYTES[sentinel], np.uint8)
 
@@ -190,6 +194,8 @@ class Memory:
 
     def region_of(self, tensor: torch.Tensor) -> Region | None:
         """The buffer that a tensor's storage belongs to."""
+        if tensor.layout != torch.strided or tensor.device.type != "cpu":
+            return None
         address = tensor.untyped_storage().data_ptr()
         return next((region for region in self.regions if int(region.raw.ctypes.data) == address), None)
 
@@ -261,7 +267,7 @@ def _bytes(total: int) -> BYTES:
 
 def _windows(region: Region, total: int) -> list[slice]:
     """The stretches of a buffer that are filled and checked: all of it, or the surroundings of each element."""
-    if total < SPARSE_FROM:
+    if total < SPARSE_FROM or region.strides == contiguous_strides(region.shape):
         return [slice(0, total)]
     starts = np.zeros(1, np.int64)
     for count, stride in zip(region.shape, region.strides, strict=True):

@@ -61,11 +61,19 @@ class Slot:
             meta = msgspec.json.encode(create)
             if len(meta) > META:
                 raise ValueError(f"meta: {len(meta)} bytes do not fit into {META}")
-            path.write_bytes(meta.ljust(SIZE, b"\0"))
-        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        if create is not None:
+            # Locked before it has its name: nobody may take it for the leftover of a run that was killed.
+            partial = path.with_name(f".{path.name}")
+            partial.write_bytes(meta.ljust(SIZE, b"\0"))
+            self._fd = os.open(partial, os.O_RDWR | os.O_CLOEXEC)
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self._map = mmap.mmap(self._fd, SIZE)
+            partial.rename(path)
+        else:
+            self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self._map = mmap.mmap(self._fd, SIZE)
+        except BaseException:
+            os.close(self._fd)
+            raise
         self._number = 0
         self._judged = 0
 

@@ -124,6 +124,10 @@ def lengths_of(cu: Array) -> list[int]:
     return [end - begin for begin, end in pairwise(values)]
 
 
+def _chunks(lengths: Sequence[int], chunk_size: int) -> list[int]:
+    return [-(-length // chunk_size) for length in lengths]
+
+
 def resample(inputs: Inputs) -> tuple[Inputs, ...]:
     """The lengths rotated, once with the same total and once with one chunk more."""
     cu, host, chunk_size = inputs["cu_seqlens"], inputs["cu_seqlens_cpu"], inputs["chunk_size"]
@@ -135,7 +139,9 @@ def resample(inputs: Inputs) -> tuple[Inputs, ...]:
         return ()
     rotated = [*lengths[1:], lengths[0]]
     others = [rotated, [*rotated[:-1], rotated[-1] + chunk_size]]
-    made = [list(accumulate(other, initial=int(cu.data[0]))) for other in others if other != lengths]
+    chunks = _chunks(lengths, chunk_size)
+    different = [other for other in others if _chunks(other, chunk_size) != chunks]
+    made = [list(accumulate(other, initial=int(cu.data[0]))) for other in different]
     return tuple(
         {**inputs, "cu_seqlens": cu.with_values(values), "cu_seqlens_cpu": host.with_values(values)}
         for values in made
@@ -167,13 +173,15 @@ def traits(inputs: Inputs) -> frozenset[str]:
 def sketch(inputs: Inputs) -> str:
     """The chunk layout, one line a sequence: its tokens, and which rows of chunk_indices are its chunks."""
     host, chunk_size = inputs["cu_seqlens_cpu"], inputs["chunk_size"]
-    if not isinstance(host, Array) or not isinstance(chunk_size, int) or chunk_size < 1 or host.data.ndim != 1:
+    if not isinstance(host, Array) or not isinstance(chunk_size, int) or chunk_size < 1:
+        return ""
+    if host.data.ndim != 1 or host.data.dtype.kind != "i":
         return ""
     lines, row, begin = [], 0, int(host.data.ravel()[0]) if host.data.size else 0
     for number, length in enumerate(lengths_of(host)[:24]):
         chunks = max(-(-length // chunk_size), 0)
         full, rest = divmod(max(length, 0), chunk_size)
-        cells = ["#" * 8] * full + (["#" * max(1, 8 * rest // chunk_size)] if rest else [])
+        cells = ["#" * 8] * min(full, 6) + (["#" * max(1, 8 * rest // chunk_size)] if rest else [])
         drawing = "|" + "|".join(cell.ljust(8, ".") for cell in cells[:6]) + "|" * bool(cells)
         drawing += f" ... {chunks - 6} more" if chunks > 6 else ""
         where = f"rows {row}..{row + chunks - 1}" if chunks else "no row"

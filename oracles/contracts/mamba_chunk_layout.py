@@ -1,4 +1,4 @@
-"""Contract 1.2, mamba_chunk_layout: the inputs it is tried on, what is special about them, and who claims to satisfy it."""
+"""Contract 1.2, mamba_chunk_layout: its inputs, what is special about them, and who claims to satisfy it."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def columns(requests: list[Request]) -> tuple[list[int], list[int], list[int]]:
 
 
 def refused(source: Source, chunk_size: int) -> Inputs:
-    """An input that host-visible facts show to be wrong. The batch around the fault ends with a request of one token."""
+    """An input that host-visible facts show to be wrong; its batch ends with a request of one token."""
     lengths = [*source.lengths(4 * chunk_size, near=(1, chunk_size)), 1]
     starts = list(accumulate(lengths, initial=0))
     computed = [chunk_size * (at % 3) for at in range(len(lengths))]
@@ -174,7 +174,7 @@ def refused(source: Source, chunk_size: int) -> Inputs:
         "computed float": {"num_computed_tokens": array(computed, "float64")},
         "checkpoints bool": {"checkpoint_offsets": array([0] * len(lengths), "bool")},
     }
-    fault = source.choose(tuple(wrong))
+    fault = source.choose(tuple(wrong), weights=(1,) * len(wrong))
     source.event(f"refused: {fault}")
     return inputs | wrong[fault]
 
@@ -216,15 +216,17 @@ def traits(inputs: Inputs) -> frozenset[str]:
     if requests is None or not isinstance(size, int) or size < 1:
         return frozenset()
     arrays = [value for name in NAMES if isinstance(value := inputs[name], Array)]
+    at_end = [each for each in requests if 0 < each.checkpoint == each.length]
     found = {
         "no_requests": not requests,
         "empty_at_multiple": any(not each.length and each.computed % size == 0 for each in requests),
         "empty_inside_chunk": any(not each.length and each.computed % size for each in requests),
         "starts_inside_chunk": any(each.length and each.computed % size for each in requests),
         "checkpoint_inside": any(0 < each.checkpoint < each.length for each in requests),
-        "checkpoint_at_end": any(0 < each.checkpoint == each.length for each in requests),
-        "ends_inside_chunk": any(each.length and (each.computed + each.length) % size for each in requests),
-        "checkpoints_given": inputs["checkpoint_offsets"] is not None,
+        # A checkpoint at the request's end; off a multiple, what is left behind it is an empty piece inside a chunk.
+        "end_checkpoint_at_multiple": any((each.computed + each.length) % size == 0 for each in at_end),
+        "end_checkpoint_inside_chunk": any((each.computed + each.length) % size for each in at_end),
+        "checkpoints_all_0": inputs["checkpoint_offsets"] is not None and not any(each.checkpoint for each in requests),
         "computed_past_int32": any(each.computed >= 1 << 31 for each in requests),
         "strided": any(item.layout != (1,) and item.data.size > 1 for item in arrays),
         "huge_stride": any(max(item.layout) > 1 << 31 for item in arrays),
@@ -279,7 +281,7 @@ VLLM_ARGUMENTS = ("num_prefills", "num_computed_tokens_p_cpu", "query_start_loc_
 
 
 def _of_vllm(names: Mapping[str, Any]) -> Callable[..., Any]:
-    """The static method with checkpoints, or the method of earlier releases, which knows none and returns three lists."""
+    """The static method with checkpoints, or the method of earlier releases without them, which returns three lists."""
     upstream = names[VLLM_METHOD]
     parameters = inspect.signature(upstream).parameters
     missing = [name for name in VLLM_ARGUMENTS if name not in parameters]

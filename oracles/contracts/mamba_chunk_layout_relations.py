@@ -18,6 +18,7 @@ from oracles.contract import Relation
 
 Function = Callable[[Inputs], Outputs]
 FAR = 1 << 31
+OUTPUTS = ("cu_chunk_seqlens", "seq_idx", "last_chunk_indices", "checkpoint_chunk_indices")
 
 
 class _Request(NamedTuple):
@@ -85,9 +86,6 @@ def _answer(function: Function, inputs: Inputs) -> _Answer:
     return found
 
 
-OUTPUTS = ("cu_chunk_seqlens", "seq_idx", "last_chunk_indices", "checkpoint_chunk_indices")
-
-
 def _difference(what: str, found: _Answer, wanted: _Answer) -> str | None:
     for name, one, other in zip(OUTPUTS, found, wanted, strict=True):
         for place, (left, right) in enumerate(zip(one, other, strict=False)):
@@ -119,17 +117,17 @@ def _chunks_stay_in_their_request(function: Function, inputs: Inputs) -> str | N
 
 
 def _ends_are_where_they_must_be(function: Function, inputs: Inputs) -> str | None:
-    """Token by token: an end behind it if and only if the contract names a reason."""
     size, ends = _size(inputs), set(_answer(function, inputs).cu[1:])
-    token = 0
-    for number, each in enumerate(_requests(inputs)):
-        for place in range(1, each.length + 1):
-            token += 1
-            reason = (each.computed + place) % size == 0 or place in (each.length, each.checkpoint)
-            if reason != (token in ends):
-                position = f"token {place} of request {number} (position {each.computed + place - 1})"
-                return f"{'no chunk ends' if reason else 'a chunk ends'} behind {position}"
-    return None
+    wanted: dict[int, str] = {}
+    for number, (start, each) in enumerate(zip(_values(inputs, "query_start_loc"), _requests(inputs), strict=False)):
+        multiples = range(size - each.computed % size, each.length + 1, size)
+        wanted |= {start + place: f"a multiple in request {number}" for place in multiples}
+        wanted |= {start + place: f"the end of request {number}" for place in (each.length,) if place}
+        wanted |= {start + place: f"the checkpoint of request {number}" for place in (each.checkpoint,) if place}
+    if wanted.keys() - ends:
+        first = min(wanted.keys() - ends)
+        return f"no chunk ends behind token {first - 1}: {wanted[first]}"
+    return f"a chunk ends behind token {min(ends - wanted.keys()) - 1} for no reason" if ends - wanted.keys() else None
 
 
 def _indices_name_the_chunks_that_end_there(function: Function, inputs: Inputs) -> str | None:
@@ -328,7 +326,7 @@ RELATIONS: tuple[Relation, ...] = (
     ),
     _relation(
         "empty_request_renumbers_only",
-        "A request without tokens put anywhere, whatever it has computed, adds -1 to both indices and renumbers owners.",
+        "A request without tokens put anywhere, whatever it has computed, only adds -1 to the indices and renumbers.",
         _empty_request_renumbers_only,
     ),
     _relation(
