@@ -102,10 +102,12 @@ def _got(contract: Contract, case: Case, shown: Shown) -> list[str]:
 
 
 def _difference(
-    name: str, wanted: np.ndarray, dtype: str, shape: list[int], values: list[Any], *, poison: Any
+    name: str, wanted: np.ndarray, dtype: str, shape: list[int], values: list[Any] | None, *, poison: Any
 ) -> list[str]:
     if shape != list(wanted.shape) or dtype != str(wanted.dtype):
         return [f"  {name}: {dtype}{shape}, expected {wanted.dtype}{list(wanted.shape)}"]
+    if values is None:
+        return [f"  {name}: {dtype}{shape}, too large to be shown here"]
     got = np.array(values, dtype=object).reshape(shape)
     wish = wanted.astype(object)
     differ = np.array(got != wish, dtype=bool)

@@ -120,9 +120,12 @@ class Found(msgspec.Struct, tag=True):
 
 
 class Shown(msgspec.Struct, tag=True):
-    """Outputs as (dtype, shape, flat values), what an unwritten element of each looks like, or the exception."""
+    """Outputs as (dtype, shape, flat values), what an unwritten element of each looks like, or the exception.
 
-    outputs: dict[str, tuple[str, list[int], list[Any]]]
+    Values that would not fit a message are ``None``.
+    """
+
+    outputs: dict[str, tuple[str, list[int], list[Any] | None]]
     poison: dict[str, Any]
     error: str
 
@@ -357,15 +360,18 @@ class _Child:
             run = self.subject.run(inputs, Variation())
         except Unsupported:
             return
-        outputs: dict[str, tuple[str, list[int], list[Any]]] = {}
+        outputs: dict[str, tuple[str, list[int], list[Any] | None]] = {}
         unwritten: dict[str, Any] = {}
         left = SHOWN_ELEMENTS
         for name, values in run.outputs.items():
             array = np.asarray(values)
-            if array.size > left or array.dtype == object:
+            if array.dtype == object:
+                continue
+            dtype = run.dtypes.get(name, type(values).__name__)
+            if array.size > left:
+                outputs[name] = (dtype, list(array.shape), None)
                 continue
             left -= array.size
-            dtype = run.dtypes.get(name, type(values).__name__)
             outputs[name] = (dtype, list(array.shape), array.ravel().tolist())
             if name in run.dtypes:
                 unwritten[name] = poison(torch_dtype(dtype), 0).view(array.dtype)[0].item()
