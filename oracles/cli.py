@@ -155,6 +155,7 @@ def _default_backend(runs: str) -> str:
     "--jobs", "-j", type=click.IntRange(min=1), help="Implementations examined at a time. Default: one a core."
 )
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write results as JSON.")
+@click.option("--no-known", is_flag=True, help="Report known findings like new ones.")
 @click.option("--require", is_flag=True, help="Fail if anything asked for is missing or could not be judged.")
 @_state_option
 def check(
@@ -167,6 +168,7 @@ def check(
     time_limit: float | None,
     jobs: int | None,
     json_path: Path | None,
+    no_known: bool,
     require: bool,
     state: Path,
 ) -> None:
@@ -190,7 +192,7 @@ def check(
             f"{json_path}: there is no such folder, or it cannot be written to", param_hint="--json"
         )
     planned = plan(contracts, specs or ("optimized",), backends)
-    settings = Settings(chosen, seed=seed, state=state, time_limit=time_limit)
+    settings = Settings(chosen, seed=seed, state=state, time_limit=time_limit, known=not no_known)
     execution = Execution(planned, settings, jobs=jobs)
     code = _execute(execution, planned, json_path)
     sys.exit(code or exit_code(execution.results, require=require))
@@ -198,7 +200,7 @@ def check(
 
 def exit_code(results: Sequence[Result], *, require: bool) -> int:
     """The exit code of finished results."""
-    if any(result.findings for result in results):
+    if any(result.findings or result.unexpected for result in results):
         return FINDINGS
     if any(result.broken for result in results):
         return NOTHING_JUDGED

@@ -120,11 +120,11 @@ class Contract:
 
     ``domain`` draws one input from a source of choices; ``resample`` derives other inputs of the same shapes, dtypes
     and layout with other answers (they are copied over the first one in place, G9). ``expected`` is the
-    specification's answer.
-    ``traits`` names what is special about an input: the bucket of a finding holds the traits of its smallest case.
-    ``call`` says how an implementation is exercised: a function is called, a stateful or protocol contract drives a
-    class through the operations that the inputs list. ``accepts`` judges outputs where many answers are right
-    (predicate contracts) and returns what is wrong, or ``None``.
+    specification's answer. ``traits`` names what is special about an input: the bucket of a finding holds the traits
+    of its smallest case. ``call`` says how an implementation is exercised: a function is called, a stateful or
+    protocol contract drives a class through the operations that the inputs list. ``accepts`` judges outputs where many
+    answers are right (predicate contracts) and returns what is wrong, or ``None``. ``known`` holds the predicates
+    that known findings may name.
     """
 
     family: str
@@ -142,6 +142,7 @@ class Contract:
     kind: Kind = "function"
     relations: tuple[Relation, ...] = ()
     bindings: tuple[Binding, ...] = ()
+    known: Mapping[str, Callable[[Inputs], bool]] = field(default_factory=dict)
     sketch: Callable[[Inputs], str] | None = None
     accepts: Callable[[Inputs, Outputs], str | None] | None = None
     call: Callable[[Callable[..., Any], Mapping[str, Any]], Any] | None = None

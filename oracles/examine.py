@@ -14,11 +14,11 @@ from oracles.case import Case, sizes
 from oracles.contract import Contract, OnlyMemorySafety, Refused, Values
 from oracles.domain import Replay, Sampler, Scope
 from oracles.environment import environment
+from oracles.messages import Command, Found, Progress, Sample, Try, Walk
 from oracles.reduce import Choices, Reducer, simpler
 from oracles.session import CannotLoad, Death, HarnessError, Session, Stopped, Task
 from oracles.slot import Running
 from oracles.verdict import bucket
-from oracles.worker import Command, Found, Progress, Sample, Try, Walk
 
 MOST_BUCKETS = 6
 """Findings of one kind and place that are told apart by their traits."""
@@ -54,6 +54,7 @@ class Settings:
     seed: int = 0
     state: Path = Path(".oracles")
     time_limit: float | None = None
+    known: bool = True
     reduce_attempts: int = 1500
     reduce_seconds: float = 20.0
 
@@ -85,6 +86,8 @@ class Result:
     refused: str | None = None
     compilations: int = 0
     stage: str = "waiting"
+    known: Counter[str] = field(default_factory=Counter)
+    unexpected: dict[str, str] = field(default_factory=dict)
     complete: bool = False
     broken: bool = False
 
@@ -124,7 +127,8 @@ class Examination:
     def run(self) -> Result:
         """Do it all."""
         try:
-            with Session(self.task, self.settings.state, time_limit=self.settings.time_limit) as session:
+            settings = self.settings
+            with Session(self.task, settings.state, time_limit=settings.time_limit, known=settings.known) as session:
                 self._session = session
                 self._phases(session)
                 self._stage("reducing")
@@ -205,6 +209,8 @@ class Examination:
         result.judged += event.judged
         result.avoided += event.avoided
         result.unsupported.update(event.unsupported)
+        result.known.update(event.known)
+        result.unexpected |= event.unexpected
         result.compilations = max(result.compilations, event.compilations)
         self._tell(result)
 

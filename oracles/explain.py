@@ -13,9 +13,9 @@ from oracles.case import Case
 from oracles.contract import Contract, OnlyMemorySafety, Refused, Values
 from oracles.contracts import by_name as contract_by_name
 from oracles.examine import Settings
+from oracles.messages import Found, Show, Shown
 from oracles.run import Plan
 from oracles.session import CannotLoad, Death, Session, Task
-from oracles.worker import Found, Show, Shown
 
 CONTEXT = 4
 """Rows shown before and after the first difference."""

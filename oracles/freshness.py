@@ -42,11 +42,11 @@ def freshness(contract: Contract, function: Callable[..., Any], backend: Backend
         run = call_on(contract, function, backend, arguments, memory, variation)
         failure = _wrong(run, expected, objects)
         if failure is not None:
-            # Values that are wrong on new objects too are wrong for another reason, which the plain calls report.
-            alone = call(contract, function, backend, values, variation)
-            # Unless they are an earlier call's: then something remembers more than the objects.
-            remembered = any(_same(alone, earlier) for earlier, _ in kept)
-            return [failure] if remembered or _wrong(alone, expected, objects) is None else []
+            # Values that are wrong on new objects too are wrong for another reason, which the plain calls report,
+            # unless every other input gets the first one's results: then something remembers more than the objects.
+            alone = [call(contract, function, backend, other, variation) for other in (values, *others)]
+            remembered = len(others) > 1 and bool(kept) and all(_same(run, kept[0][0]) for run in alone)
+            return [failure] if remembered or _wrong(alone[0], expected, objects) is None else []
         failure = _moved(kept)
         if failure is not None:
             return [failure]

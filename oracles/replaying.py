@@ -6,9 +6,9 @@ from pathlib import Path
 
 from oracles.case import Case, sizes
 from oracles.examine import Finding, Result, Settings, replay_command
+from oracles.messages import Found, Progress, Replayed
 from oracles.session import CannotLoad, Death, HarnessError, Session, Task
 from oracles.verdict import bucket
-from oracles.worker import Found, Progress, Replayed
 
 
 def _bucket(case: Case, kind: str, where: str, traits: frozenset[str]) -> str:
@@ -31,7 +31,8 @@ def judge_case(task: Task, path: Path, case: Case, settings: Settings) -> Result
                     result.judged += 1
                     failures = [(event.kind, event.where, event.detail)]
                 elif isinstance(event, Found):
-                    failures = event.failures
+                    failures = [item for item in event.failures if f"{item[0]}:{item[1]}" not in event.known]
+                    result.known.update(event.known.values())
                 else:
                     if isinstance(event, Progress):
                         result.judged += event.judged

@@ -17,13 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-import msgspec
-
 from oracles.backends.base import Backend
 from oracles.contract import Contract
-from oracles.providers.base import Implementation
-from oracles.slot import Meta, Running, Slot
-from oracles.worker import (
+from oracles.messages import (
     MESSAGE_LIMIT,
     Broken,
     Command,
@@ -36,7 +32,11 @@ from oracles.worker import (
     Progress,
     Ready,
     Shown,
+    decode_event,
+    encode,
 )
+from oracles.providers.base import Implementation
+from oracles.slot import Meta, Running, Slot
 
 LOAD_SECONDS = 180.0
 POLL_SECONDS = 0.1
@@ -48,8 +48,6 @@ ROOT = Path(__file__).parents[1]
 START = "import sys; sys.path.append(sys.argv[2]); from oracles.worker import main; main(int(sys.argv[1]))"
 
 _numbers = itertools.count()
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Event).decode
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,7 @@ class CannotLoad(RuntimeError):
 class Session:
     """One worker at a time for one task, replaced whenever it dies."""
 
-    def __init__(self, task: Task, state: Path, *, time_limit: float | None = None) -> None:
+    def __init__(self, task: Task, state: Path, *, time_limit: float | None = None, known: bool = True) -> None:
         self.task = task
         self.time_limit = task.backend.time_limit if time_limit is None else time_limit
         self._meta = Meta(
@@ -116,6 +114,7 @@ class Session:
         self._channel: socket.socket | None = None
         self._child: int | None = None
         self._stopped = False
+        self._known = known
 
     def stop(self) -> None:
         """End from another thread: the one that waits here gets :class:`Stopped`."""
@@ -192,13 +191,14 @@ class Session:
         theirs.close()
         self._channel = ours
         meta = self._meta
-        load = Load(meta.contract, meta.spec, meta.name, meta.backend, str(self._slot.path), str(self._findings))
+        places = str(self._slot.path), str(self._findings)
+        load = Load(meta.contract, meta.spec, meta.name, meta.backend, *places, self._known)
         self._send(load)
 
     def _send(self, command: Command) -> bool:
         assert self._channel is not None
         try:
-            self._channel.send(_encode(command))
+            self._channel.send(encode(command))
         except OSError:
             return False
         return True
@@ -217,7 +217,7 @@ class Session:
                     data = self._channel.recv(MESSAGE_LIMIT)
                 except OSError:
                     data = b""
-                event = _decode(data) if data else Died(-1)
+                event = decode_event(data) if data else Died(-1)
                 if not isinstance(event, Died):
                     return event
                 return self._death(event.status, hung=hung, limit=limit)

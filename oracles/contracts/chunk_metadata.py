@@ -11,6 +11,7 @@ import numpy as np
 from oracles.arrays import Array, Inputs, Value, array
 from oracles.contract import Binding, Contract, Expected, Input, Narrowing, Output
 from oracles.contracts._reference import answer
+from oracles.contracts.chunk_metadata_known import KNOWN
 from oracles.contracts.chunk_metadata_relations import RELATIONS
 from oracles.domain import Source, note_lengths
 from reference.chunk_metadata import chunk_metadata as reference
@@ -262,6 +263,7 @@ CONTRACTS = (
         runs="triton",
         relations=RELATIONS,
         bindings=BINDINGS,
+        known=KNOWN,
         sketch=sketch,
     ),
 )

@@ -99,7 +99,8 @@ def drawn(source: Source, batch: Batch) -> list[Request]:
 def request(source: Source, batch: Batch, left: int) -> Request:
     """One request of at most ``left`` tokens."""
     size = batch.chunk_size
-    length = min(source.integer(0, LONGEST, near=(0, 0, 0, *lengths_near(size))), left)
+    # Three lengths in every small scope: with fewer no request has two chunks, or a token between chunk ends.
+    length = min(source.integer(0, LONGEST, near=(0, 0, 0, *lengths_near(size)), small=3), left)
     computed = source.integer(0, batch.most_computed, near=(0, *computed_near(size, batch.most_computed)))
     if not batch.checkpoints:
         return Request(length, computed)

@@ -9,8 +9,9 @@ from typing import Any
 
 import msgspec
 
+from oracles import known
 from oracles.environment import environment
-from oracles.examine import Result
+from oracles.examine import Result, replay_command
 from oracles.verdict import PASS, UNSUPPORTED
 
 SCHEMA = 1
@@ -42,9 +43,14 @@ def entries(result: Result) -> list[dict[str, Any]]:
         "backend": task.backend.name,
         "examples": result.judged,
     }
-    if not result.findings:
-        nothing = {"known": None, "bucket": None, "case": None, "detail": reason_of(result), "replay": None}
-        return [common | {"verdict": verdict_of(result)} | nothing]
+    found = _findings(result, common) + _known(result, common) + _unexpected(result, common)
+    if found:
+        return found
+    nothing = {"known": None, "bucket": None, "case": None, "detail": reason_of(result), "replay": None}
+    return [common | {"verdict": verdict_of(result)} | nothing]
+
+
+def _findings(result: Result, common: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         common
         | {
@@ -57,6 +63,47 @@ def entries(result: Result) -> list[dict[str, Any]]:
         }
         for finding in result.findings
     ]
+
+
+def _known(result: Result, common: dict[str, Any]) -> list[dict[str, Any]]:
+    """One entry a known finding that showed."""
+    task, entries = result.task, []
+    for identifier, count in sorted(result.known.items()):
+        entry = known.by_id(identifier)
+        entries.append(
+            common
+            | {
+                "verdict": entry.shows[0].split(":")[0],
+                "known": identifier,
+                "bucket": entry.bucket,
+                "case": entry.case,
+                "detail": f"{entry.summary} ({entry.reference}; {count} cases)",
+                "replay": replay_command(Path(entry.case), task.implementation.spec, task.backend.name),
+            }
+        )
+    return entries
+
+
+def _unexpected(result: Result, common: dict[str, Any]) -> list[dict[str, Any]]:
+    """One entry a known finding that a matching case did not show."""
+    task = result.task
+    return [
+        common
+        | {
+            "verdict": PASS,
+            "known": identifier,
+            "bucket": None,
+            "case": path,
+            "detail": unexpected_pass(identifier),
+            "replay": replay_command(Path(path), task.implementation.spec, task.backend.name),
+        }
+        for identifier, path in sorted(result.unexpected.items())
+    ]
+
+
+def unexpected_pass(identifier: str) -> str:
+    """What an unexpected pass means, in one sentence."""
+    return f"unexpected pass: the known finding {identifier} matches this case, which does not show it"
 
 
 def document(results: Iterable[Result]) -> dict[str, Any]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-from oracles.examine import Finding, Result
-from oracles.report.document import reason_of, verdict_of
+from oracles import known
+from oracles.examine import Finding, Result, replay_command
+from oracles.report.document import reason_of, unexpected_pass, verdict_of
 from oracles.verdict import PASS
 
 
@@ -39,15 +41,35 @@ def listing(console: Console, title: str, headings: Sequence[str], rows: Sequenc
 
 def totals(results: Sequence[Result]) -> str:
     """One closing sentence."""
-    cases, findings = sum(r.judged for r in results), sum(len(r.findings) for r in results)
+    cases, findings = sum(r.judged for r in results), sum(len(r.findings) + len(r.unexpected) for r in results)
+    accepted = sum(len(r.known) for r in results)
     silent = sum(1 for r in results if not r.judged)
     text = f"{cases} cases judged, {findings} finding{'s' if findings != 1 else ''}"
+    text += f", {accepted} known" if accepted else ""
     return text + (f", {silent} of {len(results)} implementations not judged" if silent else "")
 
 
+def _known_lines(result: Result) -> list[str]:
+    """Known findings that showed, and those that unexpectedly did not."""
+    lines = []
+    for identifier, count in sorted(result.known.items()):
+        entry = known.by_id(identifier)
+        lines.append(f"known: {entry.bucket}  {entry.summary} ({identifier}, {entry.reference}; {count} cases)")
+        lines.append(f"       {replay_command(Path(entry.case), result.task.implementation.spec, _backend(result))}")
+    lines += [f"{unexpected_pass(identifier)}: {path}" for identifier, path in sorted(result.unexpected.items())]
+    return lines
+
+
+def _backend(result: Result) -> str:
+    return result.task.backend.name
+
+
 def _verdict(result: Result) -> str:
-    if result.findings:
-        return f"{len(result.findings)} finding{'s' if len(result.findings) != 1 else ''}"
+    news = len(result.findings) + len(result.unexpected)
+    if news:
+        return f"{news} finding{'s' if news != 1 else ''}"
+    if result.known and result.complete:
+        return f"{len(result.known)} known"
     verdict = verdict_of(result)
     return verdict if result.complete or verdict != PASS else "interrupted"
 
@@ -60,7 +82,8 @@ def _show_rich(console: Console, results: Sequence[Result]) -> None:
     table.add_column("verdict")
     for result in results:
         task, verdict = result.task, _verdict(result)
-        style = "red" if result.findings else "green" if verdict == PASS else "yellow"
+        bad = result.findings or result.unexpected
+        style = "red" if bad else "green" if verdict_of(result) == PASS else "yellow"
         names = (task.contract.full_name, task.implementation.provider, task.implementation.name, task.backend.name)
         table.add_row(*map(escape, names), f"{result.judged:,}", f"[{style}]{verdict}[/]")
     console.print(table)
@@ -68,6 +91,8 @@ def _show_rich(console: Console, results: Sequence[Result]) -> None:
         reason = reason_of(result)
         if reason:
             console.print(f"[yellow]{escape(result.task.implementation.name)}[/]: {escape(reason)}", highlight=False)
+        for line in _known_lines(result):
+            console.print(line, style="dim", markup=False, highlight=False)
         for finding in result.findings:
             console.print(_panel(result, finding))
     console.print(totals(results), style="bold")
@@ -89,6 +114,8 @@ def _show_plain(console: Console, results: Sequence[Result]) -> None:
         line = f"{_verdict(result):<12} {task.label} | {result.judged} cases"
         reason = reason_of(result)
         _plain(console, line + (f" | {reason}" if reason else ""))
+        for known_line in _known_lines(result):
+            _plain(console, f"  {known_line}")
         for finding in result.findings:
             _plain(console, f"  {finding.bucket}")
             _plain(console, "\n".join(f"    {line}" for line in finding.detail.splitlines()))

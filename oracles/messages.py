@@ -1,0 +1,136 @@
+"""What parent and worker say to each other: one msgpack message a packet of a socket that keeps their boundaries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+MESSAGE_LIMIT = 8 << 20
+"""Bytes read at most at a time; what a socket takes is less."""
+
+SHOWN_ELEMENTS = 12_000
+"""Elements of all outputs that are sent; larger ones are judged only. A message must fit a socket's buffer."""
+
+
+class Load(msgspec.Struct, tag=True):
+    """First message: what to judge, and where to note it."""
+
+    contract: str
+    spec: str
+    name: str
+    backend: str
+    slot: str
+    findings: str
+    known: bool = True
+
+
+class Walk(msgspec.Struct, tag=True):
+    """Judge the small scope, from behind ``after``."""
+
+    count: int
+    value: int
+    after: list[int] | None
+    avoid: list[list[str]] = []
+
+
+class Sample(msgspec.Struct, tag=True):
+    """Judge sampled inputs ``start .. start + count - 1`` of a seed."""
+
+    seed: int
+    start: int
+    count: int
+    avoid: list[list[str]] = []
+
+
+class Try(msgspec.Struct, tag=True):
+    """Judge one choice sequence."""
+
+    choices: list[int]
+    fresh: bool
+
+
+class Replayed(msgspec.Struct, tag=True):
+    """Judge one case file."""
+
+    path: str
+
+
+class Show(msgspec.Struct, tag=True):
+    """Judge one case file, and send the outputs too."""
+
+    path: str
+
+
+class Fork(msgspec.Struct, tag=True):
+    """To the nursery: start a child."""
+
+
+class Ready(msgspec.Struct, tag=True):
+    """The implementation is loaded. ``pid`` is the child's, and its process group's."""
+
+    pid: int
+
+
+class LoadFailed(msgspec.Struct, tag=True):
+    """The implementation could not be loaded."""
+
+    reason: str
+    detail: str
+
+
+class Found(msgspec.Struct, tag=True):
+    """A case failed. ``failures`` are (kind, where, detail); ``known`` maps keys among them to known findings."""
+
+    failures: list[tuple[str, str, str]]
+    traits: list[str]
+    choices: list[int]
+    path: str
+    known: dict[str, str] = {}
+
+
+class Shown(msgspec.Struct, tag=True):
+    """Outputs as (dtype, shape, flat values), what an unwritten element of each looks like, or the exception.
+
+    Values that would not fit a message are ``None``.
+    """
+
+    outputs: dict[str, tuple[str, list[int], list[Any] | None]]
+    poison: dict[str, Any]
+    error: str
+
+
+class Progress(msgspec.Struct, tag=True):
+    """Counts since the last message.
+
+    ``unsupported`` counts reasons, ``known`` cases of known findings; ``unexpected`` maps known findings to a case
+    that matches and passed.
+    """
+
+    judged: int
+    unsupported: dict[str, int]
+    avoided: int
+    index: int
+    compilations: int
+    done: bool
+    known: dict[str, int] = {}
+    unexpected: dict[str, str] = {}
+
+
+class Broken(msgspec.Struct, tag=True):
+    """The harness itself failed: a defect of this project, and no verdict."""
+
+    detail: str
+
+
+class Died(msgspec.Struct, tag=True):
+    """From the nursery: how the child ended."""
+
+    status: int
+
+
+Command = Load | Walk | Sample | Try | Replayed | Show | Fork
+Event = Ready | LoadFailed | Found | Shown | Progress | Broken | Died
+encode = msgspec.msgpack.Encoder().encode
+decode_command = msgspec.msgpack.Decoder(Command).decode
+decode_event = msgspec.msgpack.Decoder(Event).decode
