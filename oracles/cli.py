@@ -19,13 +19,16 @@ from oracles.backends import UnknownBackend, all_backends
 from oracles.case import Case, CaseError
 from oracles.contracts import UnknownContract, all_contracts
 from oracles.contracts import by_name as contract_by_name
-from oracles.examine import PROFILES, Result, Settings
 from oracles.explain import explanation
 from oracles.providers import ProviderError, resolve
 from oracles.replaying import judge_case
 from oracles.report import document, text
+from oracles.results import PROFILES, Result, Settings
 from oracles.run import Execution, Plan, interrupted, plan
 from oracles.session import HarnessError
+
+CORPUS = Path(__file__).parents[1] / "corpus"
+"""Kept cases: public bugs and past findings. They come with a checkout, not with an installed package."""
 
 PASSED, FINDINGS, USAGE, NOTHING_JUDGED, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -192,7 +195,8 @@ def check(
             f"{json_path}: there is no such folder, or it cannot be written to", param_hint="--json"
         )
     planned = plan(contracts, specs or ("optimized",), backends)
-    settings = Settings(chosen, seed=seed, state=state, time_limit=time_limit, known=not no_known)
+    corpus = CORPUS if CORPUS.is_dir() else None
+    settings = Settings(chosen, seed=seed, state=state, time_limit=time_limit, known=not no_known, corpus=corpus)
     execution = Execution(planned, settings, jobs=jobs)
     code = _execute(execution, planned, json_path)
     sys.exit(code or exit_code(execution.results, require=require))

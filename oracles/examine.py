@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from oracles.arrays import Inputs
 from oracles.case import Case, sizes
 from oracles.contract import Contract, OnlyMemorySafety, Refused, Values
-from oracles.domain import Replay, Sampler, Scope
+from oracles.domain import Replay, Sampler
 from oracles.environment import environment
-from oracles.messages import Command, Found, Progress, Sample, Try, Walk
+from oracles.messages import Command, Found, Progress, Replayed, Sample, Try, Walk
 from oracles.reduce import Choices, Reducer, simpler
+from oracles.results import Finding, Result, Settings, replay_command
 from oracles.session import CannotLoad, Death, HarnessError, Session, Stopped, Task
 from oracles.slot import Running
 from oracles.verdict import bucket
@@ -29,67 +28,6 @@ PATIENCE = 15
 
 HANGING_ATTEMPTS = 60
 """Attempts to reduce a case that hangs: most of them end at once, the others cost a time limit each."""
-
-
-@dataclass(frozen=True)
-class Profile:
-    """How much is tried: the small scope, then so many samples."""
-
-    scope: Scope
-    examples: int
-
-
-PROFILES = {
-    "ci": Profile(Scope(2, 2), 200),
-    "dev": Profile(Scope(3, 3), 1000),
-    "nightly": Profile(Scope(4, 3), 10_000),
-}
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a run was asked for."""
-
-    profile: Profile
-    seed: int = 0
-    state: Path = Path(".oracles")
-    time_limit: float | None = None
-    known: bool = True
-    reduce_attempts: int = 1500
-    reduce_seconds: float = 20.0
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A failing verdict with its smallest case."""
-
-    kind: str
-    where: str
-    detail: str
-    bucket: str
-    case: Path
-    summary: str
-    replay: str
-    choices: Choices
-
-
-@dataclass
-class Result:
-    """What became of one task. ``refused`` says why nothing could be judged."""
-
-    task: Task
-    judged: int = 0
-    avoided: int = 0
-    unsupported: Counter[str] = field(default_factory=Counter)
-    findings: list[Finding] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    refused: str | None = None
-    compilations: int = 0
-    stage: str = "waiting"
-    known: Counter[str] = field(default_factory=Counter)
-    unexpected: dict[str, str] = field(default_factory=dict)
-    complete: bool = False
-    broken: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,6 +59,7 @@ class Examination:
         self._tell = listener
         self._failing: dict[str, list[_Failing]] = {}
         self._avoid: list[frozenset[str]] = []
+        self._kept: dict[str, tuple[Path, str, str, str]] = {}
         self._session: Session | None = None
         self._patience = PATIENCE
 
@@ -134,6 +73,7 @@ class Examination:
                 self._stage("reducing")
                 for key in sorted(self._failing):
                     self._reduce_key(session, key)
+                self._report_kept()
         except Stopped:
             self._conclude_unreduced()
             return self.result
@@ -160,6 +100,9 @@ class Examination:
 
     def _phases(self, session: Session) -> None:
         profile, avoid = self.settings.profile, self._avoiding
+        self._stage("corpus")
+        for path in corpus_of(self.task, self.settings.corpus):
+            self._judge_kept(session, path)
         self._stage("small scope")
         scope = profile.scope
 
@@ -174,6 +117,31 @@ class Examination:
             return Sample(self.settings.seed, start, profile.examples - start, avoid())
 
         self._phase(session, sample)
+
+    def _judge_kept(self, session: Session, path: Path) -> None:
+        """One kept case. What it shows is reported as it is, unless the search finds the same and reduces it."""
+        for event in session.ask(Replayed(str(path.absolute()))):
+            failures: Sequence[tuple[str, str, str]] = ()
+            if isinstance(event, Death):
+                self._patience -= 1
+                failures = [(event.kind, event.where, event.detail)]
+            elif isinstance(event, Found):
+                failures = [item for item in event.failures if f"{item[0]}:{item[1]}" not in event.known]
+            elif isinstance(event, Progress):
+                self._count(event)
+            for kind, where, detail in failures:
+                self._kept.setdefault(f"{kind}:{where}", (path, kind, where, detail))
+
+    def _report_kept(self) -> None:
+        found = {f"{finding.kind}:{finding.where}" for finding in self.result.findings}
+        task = self.task
+        for key, (path, kind, where, detail) in self._kept.items():
+            if key in found:
+                continue
+            inputs = Case.load(path).inputs
+            name = bucket(key, task.contract.traits(inputs))
+            replay = replay_command(path, task.implementation.spec, task.backend.name)
+            self.result.findings.append(Finding(kind, where, detail, name, path, sizes(inputs), replay, ()))
 
     def _avoiding(self) -> list[list[str]]:
         return [sorted(traits) for traits in self._avoid]
@@ -383,6 +351,9 @@ def _rank(contract: Contract, inputs: Inputs) -> int:
     return (Values, OnlyMemorySafety, Refused).index(type(contract.expected(inputs)))
 
 
-def replay_command(path: Path, spec: str, backend: str) -> str:
-    """The exact command line that shows a finding again."""
-    return shlex.join(["oracles", "replay", str(path), "--impl", spec, "--backend", backend])
+def corpus_of(task: Task, corpus: Path | None) -> list[Path]:
+    """The kept cases of a contract, in a stable order."""
+    if corpus is None:
+        return []
+    paths = sorted((corpus / task.contract.family).glob("*.json"))
+    return [path for path in paths if Case.load(path).contract == task.contract.full_name]

@@ -12,8 +12,8 @@ from oracles.arrays import Array, Value
 from oracles.case import Case
 from oracles.contract import Contract, OnlyMemorySafety, Refused, Values
 from oracles.contracts import by_name as contract_by_name
-from oracles.examine import Settings
 from oracles.messages import Found, Show, Shown
+from oracles.results import Settings
 from oracles.run import Plan
 from oracles.session import CannotLoad, Death, Session, Task
 

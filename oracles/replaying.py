@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from oracles.case import Case, sizes
-from oracles.examine import Finding, Result, Settings, replay_command
 from oracles.messages import Found, Progress, Replayed
+from oracles.results import Finding, Result, Settings, replay_command
 from oracles.session import CannotLoad, Death, HarnessError, Session, Task
 from oracles.verdict import bucket
 

@@ -16,8 +16,9 @@ from oracles.contract import Contract
 from oracles.contracts import UnknownContract, all_contracts, select
 from oracles.contracts import by_name as contract_by_name
 from oracles.domain import Replay, Sampler
-from oracles.examine import Examination, Result, Settings, replay_command
+from oracles.examine import Examination
 from oracles.providers import Implementation, resolve
+from oracles.results import Result, Settings, replay_command
 from oracles.session import Task
 from oracles.slot import Meta, Running, leftovers
 

@@ -11,7 +11,7 @@ import msgspec
 
 from oracles import known
 from oracles.environment import environment
-from oracles.examine import Result, replay_command
+from oracles.results import Result, replay_command
 from oracles.verdict import PASS, UNSUPPORTED
 
 SCHEMA = 1

@@ -11,8 +11,8 @@ from rich.panel import Panel
 from rich.table import Table
 
 from oracles import known
-from oracles.examine import Finding, Result, replay_command
 from oracles.report.document import reason_of, unexpected_pass, verdict_of
+from oracles.results import Finding, Result, replay_command
 from oracles.verdict import PASS
 
 

@@ -1,0 +1,79 @@
+"""What a run is asked for, and what comes out of it."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from oracles.domain import Scope
+from oracles.reduce import Choices
+from oracles.session import Task
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How much is tried: the small scope, then so many samples."""
+
+    scope: Scope
+    examples: int
+
+
+PROFILES = {
+    "ci": Profile(Scope(2, 2), 200),
+    "dev": Profile(Scope(3, 3), 1000),
+    "nightly": Profile(Scope(4, 3), 10_000),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run was asked for."""
+
+    profile: Profile
+    seed: int = 0
+    state: Path = Path(".oracles")
+    time_limit: float | None = None
+    known: bool = True
+    corpus: Path | None = None
+    reduce_attempts: int = 1500
+    reduce_seconds: float = 20.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A failing verdict with its smallest case."""
+
+    kind: str
+    where: str
+    detail: str
+    bucket: str
+    case: Path
+    summary: str
+    replay: str
+    choices: Choices
+
+
+@dataclass
+class Result:
+    """What became of one task. ``refused`` says why nothing could be judged."""
+
+    task: Task
+    judged: int = 0
+    avoided: int = 0
+    unsupported: Counter[str] = field(default_factory=Counter)
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    refused: str | None = None
+    compilations: int = 0
+    stage: str = "waiting"
+    known: Counter[str] = field(default_factory=Counter)
+    unexpected: dict[str, str] = field(default_factory=dict)
+    complete: bool = False
+    broken: bool = False
+
+
+def replay_command(path: Path, spec: str, backend: str) -> str:
+    """The exact command line that shows a finding again."""
+    return shlex.join(["oracles", "replay", str(path), "--impl", spec, "--backend", backend])
