@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 
 from oracles.arrays import Array, Inputs
@@ -15,6 +14,7 @@ from oracles.backends.base import Backend, Variation
 from oracles.contract import Contract
 from oracles.interception import intercepted, plain
 from oracles.memory import Memory, Region, values_of
+from oracles.memory import bits as bits
 from oracles.verdict import Failure, Stale, Unsupported, WrongShape
 
 
@@ -161,20 +161,15 @@ def _copy(run: Run, name: str, value: Any, depth: int = 3) -> Any:
         return tuple(_copy(run, f"{name}[{index}]", item, depth - 1) for index, item in enumerate(value))
     if not isinstance(value, torch.Tensor):
         return value
-    if not plain(value):
+    if not plain(value, run.memory.device_type):
         run.misshapen.append(WrongShape(name, f"{value.layout} on {value.device} where a dense tensor belongs"))
+        return None
+    if value.device.type != run.memory.device_type and any(region.device for region in run.memory.regions):
+        run.misshapen.append(WrongShape(name, f"on {value.device} where a tensor on the device belongs"))
         return None
     run.tensors[name] = value
     run.dtypes[name] = str(value.dtype).removeprefix("torch.")
-    return bits(value)
-
-
-def bits(tensor: torch.Tensor) -> np.ndarray:
-    """A NumPy copy of a tensor's values; types that NumPy lacks come as unsigned integers of the same width."""
-    plain = tensor.detach()
-    if plain.dtype.is_floating_point and str(plain.dtype) not in ("torch.float16", "torch.float32", "torch.float64"):
-        plain = plain.contiguous().view({1: torch.uint8, 2: torch.uint16}[plain.dtype.itemsize])
-    return np.array(plain.contiguous().numpy())
+    return run.memory.read(value)
 
 
 def _shared_inputs(run: Run, value: Any) -> list[Region]:

@@ -223,11 +223,13 @@ def _is_poison(element: Any, dtype: str, sentinel: int) -> bool:
 def _unstable(subject: Subject, inputs: Inputs, pair: Pair, place: str, other: Variation) -> Failure:
     """Two calls differ: repeat the first exactly, then change only the poison, then only the order."""
     name, once = pair.name, np.asarray(pair.one)
-    for variation, failure, cause in (
+    attempts: list[tuple[Variation, type[Failure], str]] = [
         (Variation(0, "forward"), Nondeterministic, "between equal calls"),
         (Variation(1, "forward"), UninitialisedRead, "with what unwritten memory holds"),
-        (Variation(0, other.order, other.seed), Race, "with the order of programs"),
-    ):
+    ]
+    if subject.backend.varies_order:
+        attempts.append((Variation(0, other.order, other.seed), Race, "with the order of programs"))
+    for variation, failure, cause in attempts:
         run = subject.run(inputs, variation)
         if run.error is not None:
             return _unexpected(subject, run.error)

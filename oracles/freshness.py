@@ -15,7 +15,7 @@ import torch
 
 from oracles.arrays import Array, Inputs, Value
 from oracles.backends.base import Backend, Variation
-from oracles.call import Run, bits, call, call_on, flat, place, plain_value
+from oracles.call import Run, call, call_on, flat, place, plain_value
 from oracles.contract import Contract, Values
 from oracles.memory import Memory
 from oracles.verdict import Failure, Stale, described
@@ -116,7 +116,7 @@ def _moved(kept: list[tuple[Run, str]]) -> Failure | None:
             region = run.memory.region_of(tensor)
             if region is not None and region.writable and not region.allocated:
                 continue  # an in/out buffer, or a view of one: later calls are meant to change it
-            if bits(tensor).tobytes() != outputs[name].tobytes():
+            if run.memory.read(tensor).tobytes() != outputs[name].tobytes():
                 return Stale(name, f"the {name} returned by {label} was changed by a later call")
     return None
 

@@ -49,9 +49,9 @@ CONVERSIONS = ("tensor", "as_tensor", "new_tensor", "asarray")
 HARMLESS = {"__iter__"}  # iterating only takes views; what is then read is reported by itself
 
 
-def plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is a strided view of CPU memory: not sparse, not quantized, not without data."""
-    return tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
+def plain(tensor: torch.Tensor, device_type: str = "cpu") -> bool:
+    """Whether a tensor is a strided view of CPU memory or the device's: not sparse, not quantized, not without data."""
+    return tensor.layout == torch.strided and tensor.device.type in ("cpu", device_type) and not tensor.is_quantized
 
 
 class Interception:
@@ -60,16 +60,32 @@ class Interception:
     def __init__(self, memory: Memory, device_tensors: Sequence[torch.Tensor]) -> None:
         self.memory = memory
         self.failures: list[Failure] = []
+        self.real = memory.device_type != "cpu"
         self._device = {tensor.untyped_storage()._cdata: tensor for tensor in device_tensors}
         self._count = 0
 
     def on_device(self, value: object) -> bool:
         """Whether a tensor (or one inside a list or dict) lives on the device."""
         if isinstance(value, torch.Tensor):
+            if self.real:
+                return value.device.type == self.memory.device_type
             return plain(value) and value.untyped_storage()._cdata in self._device
         if isinstance(value, list | tuple):
             return any(self.on_device(item) for item in value)
         return False
+
+    def names_device(self, value: object) -> bool:
+        """Whether a ``device`` argument stands for the device."""
+        if self.real:
+            return value is not None and torch.device(value).type == self.memory.device_type  # type: ignore[call-overload]
+        return value == DEVICE
+
+    def names_host(self, values: Sequence[Any]) -> bool:
+        """Whether one of these arguments names the host."""
+        devices = [value for value in values if isinstance(value, str | torch.device)]
+        return any(
+            torch.device(value).type == "cpu" and not self.names_device(torch.device(value)) for value in devices
+        )
 
     def mark(self, value: object) -> None:
         """Results of operations on device tensors are device tensors."""
@@ -95,6 +111,10 @@ class Interception:
         """The same tensor in guarded memory."""
         self._count += 1
         shape = tuple(made.shape)
+        if self.real:
+            device = self.on_device(made)
+            if not device and made.is_pinned():
+                return made
         if made.layout != torch.strided or not made.is_contiguous() or made.dtype.is_complex:
             return made
         name = f"torch.{operation} #{self._count} {list(shape)}"
@@ -118,7 +138,9 @@ class AllocationMode(TorchDispatchMode):
         kwargs = kwargs or {}
         name = func.overloadpacket.__name__
         seen = self._seen
-        device = seen.on_device(args) or seen.on_device(tuple(kwargs.values())) or kwargs.get("device") == DEVICE
+        device = (
+            seen.on_device(args) or seen.on_device(tuple(kwargs.values())) or seen.names_device(kwargs.get("device"))
+        )
         if name in READS and device:
             seen.report(_PUBLIC.get(name, name), f"{func} reads a device tensor on the host")
         if name == "copy_" and not seen.on_device(args[0]) and seen.on_device(args[1]):
@@ -151,7 +173,7 @@ class HostReadMode(TorchFunctionMode):
         name = getattr(func, "__name__", str(func))
         first = args[0] if args else None
         if name == "__get__" and func == _DEVICE_GETTER:
-            return DEVICE if seen.on_device(first) else func(*args, **kwargs)
+            return DEVICE if not seen.real and seen.on_device(first) else func(*args, **kwargs)
         if not (seen.on_device(list(args)) or seen.on_device(list(kwargs.values()))):
             return self._sent(name, func(*args, **kwargs), kwargs)
         read = _read_of(seen, name, args, kwargs)
@@ -188,7 +210,7 @@ def _read_of(seen: Interception, name: str, args: Sequence[Any], kwargs: Mapping
         return "tensor"
     if name == "to" and len(args) > 1 and isinstance(args[1], torch.Tensor) and not seen.on_device(args[1]):
         return "cpu"
-    if name == "to" and _names_host([*args[1:], *kwargs.values()]):
+    if name == "to" and seen.names_host([*args[1:], *kwargs.values()]):
         return "cpu"
     if name in ("__getitem__", "__setitem__") and len(args) > 1:
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
@@ -200,11 +222,6 @@ def _read_of(seen: Interception, name: str, args: Sequence[Any], kwargs: Mapping
     if name == "where" and len(args) == 1 and not kwargs:
         return "where"
     return None
-
-
-def _names_host(values: Sequence[Any]) -> bool:
-    devices = [value for value in values if isinstance(value, str | torch.device)]
-    return any(torch.device(value).type == "cpu" and torch.device(value) != DEVICE for value in devices)
 
 
 def _shape(value: object) -> list[int]:

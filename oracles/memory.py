@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -161,8 +162,22 @@ class Region:
         return np.concatenate(found) if found else np.empty(0, np.int64)
 
 
+def bits(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    """A NumPy copy of a tensor's values; types that NumPy lacks come as unsigned integers of the same width."""
+    plain = tensor.detach()
+    if plain.dtype.is_floating_point and str(plain.dtype) not in ("torch.float16", "torch.float32", "torch.float64"):
+        plain = plain.contiguous().view({1: torch.uint8, 2: torch.uint16}[plain.dtype.itemsize])
+    return np.array(plain.cpu().contiguous().numpy())
+
+
 class Memory:
-    """All guarded buffers of one call. ``sentinel`` (0 or 1) picks the poison pattern."""
+    """All guarded buffers of one call. ``sentinel`` (0 or 1) picks the poison pattern.
+
+    ``device_type`` is where tensors of the role ``device`` lie. Where that is the CPU, the device is imagined; a
+    subclass that puts them on a real one replaces :meth:`_buffer` and :meth:`_tensor`.
+    """
+
+    device_type = "cpu"
 
     def __init__(self, sentinel: int = 0) -> None:
         self.sentinel = sentinel
@@ -191,6 +206,10 @@ class Memory:
         region = next(region for region in self.regions if region.name == name)
         _fill(region, value)
         self.seal(region)
+
+    def read(self, tensor: torch.Tensor) -> npt.NDArray[Any]:
+        """A copy of an output's values, as :func:`bits` gives it."""
+        return bits(tensor)
 
     def region_of(self, tensor: torch.Tensor) -> Region | None:
         """The buffer that a tensor's storage belongs to."""
@@ -228,10 +247,10 @@ class Memory:
         size = dtype.itemsize
         spread = 0 if 0 in shape else sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1
         total = GUARD + (offset + spread) * size + GUARD
-        raw = _bytes(total)
+        raw = self._buffer(name, total, device=device)
         first = GUARD + offset * size
-        whole = torch.from_numpy(raw)[: total // size * size].view(dtype)
-        tensor = whole.as_strided(shape, strides, GUARD // size + offset)
+        whole = self._tensor(raw)[: total // size * size].view(dtype)
+        tensor = whole.as_strided(shape, strides, whole.storage_offset() + GUARD // size + offset)
         region = Region(name, raw, first, size, shape, strides, device, writable, tensor)
         region.windows = _windows(region, total)
         pattern = poison(dtype, self.sentinel)
@@ -239,6 +258,14 @@ class Memory:
             _paint(raw[window], pattern, (window.start - first) % size)
         self.regions.append(region)
         return region
+
+    def _buffer(self, name: str, total: int, *, device: bool) -> BYTES:
+        """Host memory for a buffer with its guards. On a real device it mirrors the buffer."""
+        return _bytes(total)
+
+    def _tensor(self, raw: BYTES) -> torch.Tensor:
+        """The bytes that implementations see where the harness sees ``raw``."""
+        return torch.from_numpy(raw)
 
 
 def _fill(region: Region, value: Array) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from oracles.backends.base import Backend
+from oracles.backends.base import DEVICE_LOST, Backend
 from oracles.contract import Contract
 from oracles.messages import (
     MESSAGE_LIMIT,
@@ -256,7 +256,7 @@ class Session:
         code = self._end_nursery() if status is None or status == -1 else os.waitstatus_to_exitcode(status)
         if hung:
             return "hang", "time limit", f"no answer within {limit:g} s", False
-        where = _signal_name(-code) if code is not None and code < 0 else f"exit {code}"
+        where = _signal_name(-code) if code is not None and code < 0 else DEVICE_LOST.get(code or 0, f"exit {code}")
         if gone:
             return "crash", where, f"the worker process was gone: {where}", True
         killed = code is not None and code < 0

@@ -49,8 +49,6 @@ from oracles.verdict import described
 
 WAIT_MILLISECONDS = 10
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-MEMORY_LIMIT = 6 << 30
-"""Bytes of private memory a child may have: garbage lengths must not take the machine down with them."""
 
 
 def main(fd: int) -> None:
@@ -143,18 +141,21 @@ class _Child:
         from oracles.providers import find, loaded
 
         os.setsid()
-        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
+        backend = backend_by_name(self.load.backend)
+        if backend.memory_limit is not None:
+            resource.setrlimit(resource.RLIMIT_DATA, (backend.memory_limit, backend.memory_limit))
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # no orphan outlives the nursery
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         faulthandler.enable()
         load = self.load
         slot, contract = Slot(Path(load.slot)), contract_by_name(load.contract)
         try:
+            backend.begin()
             implementation, function = loaded(find(load.spec, contract, load.name))
         except BaseException as error:
             self.send(LoadFailed(described(error), traceback.format_exc()))
             os._exit(0)
-        subject = Subject(contract, implementation, function, backend_by_name(load.backend))
+        subject = Subject(contract, implementation, function, backend)
         known = applicable(contract, implementation) if load.known else []
         self.send(Ready(os.getpid()))
         return Judging(load, subject, known, slot, self.send)

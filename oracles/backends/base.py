@@ -14,6 +14,20 @@ if TYPE_CHECKING:
 
 Order = Literal["forward", "reverse", "random"]
 
+CHILD_MEMORY = 6 << 30
+"""Bytes of private memory a worker may have: garbage lengths must not take the machine down with them."""
+
+DEVICE_LOST: Mapping[int, str] = {
+    71: "illegal memory access",
+    72: "device-side assert",
+    73: "misaligned address",
+    74: "device error",
+}
+"""Exit codes of a worker whose device can no longer be used, and what a finding calls the place of the crash.
+
+After such a fault every later call fails as well, so the process ends while the case is still the running one.
+"""
+
 
 @dataclass(frozen=True)
 class Variation:
@@ -37,18 +51,22 @@ class Backend(Protocol):
     """Where code runs.
 
     ``environment`` is set in the worker process before it imports torch or Triton; ``prepare`` is called there once,
-    before the implementation is loaded. The freshness protocol, some five calls, is asked of inputs with up to
-    ``freshness_elements`` elements: what an implementation remembers does not depend on size. ``memory`` makes the
-    guarded buffers of one call; ``watch`` surrounds the call and fills the observation, raising
-    :class:`oracles.verdict.Unsupported` for what this arm cannot judge.
+    before children are forked, and so may import but not touch a device; ``begin`` is called in each child before the
+    implementation is loaded, and what it raises is the reason why nothing can be judged. ``memory_limit`` is the
+    private memory of a child in bytes, or ``None`` where a driver needs more than can be foreseen. The freshness
+    protocol, some five calls, is asked of inputs with up to ``freshness_elements`` elements: what an implementation
+    remembers does not depend on size. ``memory`` makes the guarded buffers of one call; ``watch`` surrounds the call
+    and fills the observation, raising :class:`oracles.verdict.Unsupported` for what this arm cannot judge.
     """
 
     name: str
     runs: tuple[Literal["host", "triton"], ...]
     sees: Mapping[str, str]
     judges_compilations: bool
+    varies_order: bool
     freshness_elements: int
     time_limit: float
+    memory_limit: int | None
 
     def unavailable(self) -> str | None:
         """Why this backend cannot be used here, or ``None``."""
@@ -57,7 +75,10 @@ class Backend(Protocol):
         """Environment variables of its workers."""
 
     def prepare(self) -> None:
-        """Called once in the worker."""
+        """Called once in the worker, before it forks."""
+
+    def begin(self) -> None:
+        """Called once in each child."""
 
     def memory(self, variation: Variation) -> Memory:
         """Guarded memory for one call."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
-from oracles.backends.base import Observation, Variation
+from oracles.backends.base import CHILD_MEMORY, Observation, Variation
 from oracles.verdict import described
 
 if TYPE_CHECKING:
@@ -34,8 +34,10 @@ class HostBackend:
         "races, compilations": "no: nothing is launched",
     }
     judges_compilations = False
+    varies_order = False
     freshness_elements = 1 << 20
     time_limit = 10.0
+    memory_limit: int | None = CHILD_MEMORY
 
     def unavailable(self) -> str | None:
         """Always there."""
@@ -46,6 +48,9 @@ class HostBackend:
         return {}
 
     def prepare(self) -> None:
+        """Nothing."""
+
+    def begin(self) -> None:
         """Nothing."""
 
     def memory(self, variation: Variation) -> Memory:

@@ -75,32 +75,28 @@ def prefills(source: Source, chunk_size: int) -> Inputs:
 
 
 def drawn(source: Source, batch: Batch) -> list[Request]:
-    """Few requests are drawn one by one; many follow a rule with up to three exceptions."""
+    """Few requests drawn one by one; among them, at times, a crowd that follows a rule."""
+    few: list[Request] = []
+    while len(few) < FEW and source.more(len(few)):
+        few.append(request(source, batch))
+    crowd, at = [], 0
+    if source.choose((False, True), weights=(3, 1), small=1):
+        at = source.integer(0, len(few))
+        crowd = ruled(source, batch, max(source.integer(0, MOST_REQUESTS, near=COUNTS) - len(few), 0))
     left = source.choose(MOST_CHUNKS, weights=(30, 8, 1), small=1) * batch.chunk_size
-    requests: list[Request] = []
-    if not source.choose((False, True), weights=(3, 1), small=1):
-        while len(requests) < FEW and source.more(len(requests)):
-            requests.append(request(source, batch, left))
-            left -= requests[-1].length
-        return requests
-    count = source.integer(0, MOST_REQUESTS, near=COUNTS)
-    requests = ruled(source, batch, count)
-    for _ in range(3):
-        if not count or not source.pick(2):
-            break
-        requests[source.integer(0, count - 1, near=(count - 1,))] = request(source, batch, left)
-    for at, each in enumerate(requests):
+    requests = [*few[:at], *crowd, *few[at:]]
+    for place, each in enumerate(requests):
         length = min(each.length, left)
-        requests[at] = Request(length, each.computed, min(each.checkpoint, length))
+        requests[place] = Request(length, each.computed, min(each.checkpoint, length))
         left -= length
     return requests
 
 
-def request(source: Source, batch: Batch, left: int) -> Request:
-    """One request of at most ``left`` tokens."""
+def request(source: Source, batch: Batch) -> Request:
+    """One request."""
     size = batch.chunk_size
     # Three lengths in every small scope: with fewer no request has two chunks, or a token between chunk ends.
-    length = min(source.integer(0, LONGEST, near=(0, 0, 0, *lengths_near(size)), small=3), left)
+    length = source.integer(0, LONGEST, near=(0, 0, 0, *lengths_near(size)), small=3)
     computed = source.integer(0, batch.most_computed, near=(0, *computed_near(size, batch.most_computed)))
     if not batch.checkpoints:
         return Request(length, computed)
@@ -112,7 +108,7 @@ def request(source: Source, batch: Batch, left: int) -> Request:
 def ruled(source: Source, batch: Batch, count: int) -> list[Request]:
     """All the same, or a seeded mixture of interesting requests."""
     if not source.choose((False, True)):
-        return [request(source, batch, LONGEST)] * count
+        return [request(source, batch)] * count
     rng = np.random.Generator(np.random.Philox(key=source.pick(1 << 16)))
     size = batch.chunk_size
     lengths: list[int] = rng.choice([0, 0, 0, *lengths_near(size)], size=count).tolist()

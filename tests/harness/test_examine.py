@@ -8,8 +8,9 @@ from oracles.backends import by_name as backend_by_name
 from oracles.case import Case
 from oracles.contracts import by_name as contract_by_name
 from oracles.domain import Sampler, Scope, walk
-from oracles.examine import PATIENCE, PROFILES, Examination, Profile, Settings, replay_command
+from oracles.examine import PATIENCE, Examination
 from oracles.providers import find
+from oracles.results import PROFILES, Profile, Settings, replay_command
 from oracles.session import Task
 
 NAME = "chunk_metadata.chunk_metadata"
@@ -80,11 +81,16 @@ def test_every_other_case_is_judged_once_behind_a_crash(examine, tmp_path):
 
 
 def test_crashes_with_a_trait_are_avoided(examine):
-    result = examine("if inputs['cu_seqlens'].stride(0) == 2: os._exit(5)\nreturn good(**inputs)", samples=60)
+    result = examine(
+        "cu = inputs['cu_seqlens']\nif cu.dim() == 1 < cu.numel() and cu.stride(0) == 2: os._exit(5)\n"
+        "return good(**inputs)",
+        samples=60,
+    )
     (finding,) = result.findings
     assert finding.bucket == "crash:exit 5:strided"
-    strided = "cases with strided are not run again: they end in crash:exit 5"
-    assert strided in result.notes
+    (note,) = result.notes
+    assert note.startswith("cases with ")
+    assert note.endswith("strided are not run again: they end in crash:exit 5")
     assert result.avoided > 0
     assert result.judged + result.avoided == len(cases(samples=60))
 
@@ -135,7 +141,7 @@ def test_a_death_behind_a_case_is_that_cases(examine):
         (
             "indices, offsets = good(**inputs)\nreturn indices, offsets + (offsets.numel() > 1)",
             "wrong_value:chunk_offsets",
-            ([0, 1], [0, 1], 1),
+            ([0, 0], [0, 0], 1),
         ),
         (
             "cpu = inputs['cu_seqlens_cpu']\nindices, offsets = good(**inputs)\n"
@@ -172,11 +178,11 @@ def test_two_faults_of_one_place_are_told_apart_by_their_traits(examine):
         [
             "indices, offsets = good(**inputs)",
             "cu = inputs['cu_seqlens']",
-            "wrong = cu.stride(0) == 2 or cu.dtype.itemsize == 8",
+            "wrong = cu.numel() > 1 and (cu.stride(0) == 2 or cu.dtype.itemsize == 8)",
             "return indices, offsets + wrong",
         ]
     )
-    result = examine(body, samples=40)
+    result = examine(body, samples=150)
     assert sorted(finding.bucket for finding in result.findings) == [
         "wrong_value:chunk_offsets:int64",
         "wrong_value:chunk_offsets:strided",

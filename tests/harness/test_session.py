@@ -10,9 +10,9 @@ import pytest
 from oracles import session as module
 from oracles.backends import by_name as backend_by_name
 from oracles.contracts import by_name as contract_by_name
+from oracles.messages import Found, Progress, Replayed, Sample, Show, Shown, Try, Walk
 from oracles.providers import find
 from oracles.session import CannotLoad, Death, HarnessError, Session, Stopped, Task
-from oracles.worker import Found, Progress, Replayed, Sample, Show, Shown, Try, Walk
 
 CONTRACT = "chunk_metadata.chunk_metadata"
 DATA = Path(__file__).resolve().parents[1] / "cli" / "data"

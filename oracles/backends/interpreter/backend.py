@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
-from oracles.backends.base import Variation
+from oracles.backends.base import CHILD_MEMORY, Variation
 from oracles.backends.interpreter.limits import limit_of
 from oracles.backends.interpreter.observation import InterpreterObservation
 from oracles.verdict import Unsupported
@@ -43,8 +43,10 @@ class InterpreterBackend:
     runs: tuple[Literal["host", "triton"], ...] = ("host", "triton")
     sees: Mapping[str, str] = SEES
     judges_compilations: bool = False
+    varies_order: bool = True
     freshness_elements: int = 64
     time_limit: float = 30.0
+    memory_limit: int | None = CHILD_MEMORY
 
     def unavailable(self) -> str | None:
         """Why it cannot be used. Triton is not imported here: that would fix its mode for the whole process."""
@@ -72,6 +74,9 @@ class InterpreterBackend:
 
         if type(standard.zeros).__name__ != "InterpretedFunction":
             raise RuntimeError("triton was imported before TRITON_INTERPRET was set")
+
+    def begin(self) -> None:
+        """Nothing."""
 
     def memory(self, variation: Variation) -> Memory:
         """Guarded memory whose poison is that of the variation."""
