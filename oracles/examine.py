@@ -307,8 +307,7 @@ class Examination:
             session.time_limit = limit
             shown = test(best) is not None
         if not shown:
-            detail = f"{item.detail}\n(this case alone, in a new process, does not show it: it took the cases before)"
-            return _Failing(item.kind, item.where, detail, item.traits, item.choices)
+            return _remembered(item)
         return latest[best]
 
     def _attempt(self, session: Session, choices: Choices, *, fresh: bool) -> Iterable[_Failing]:
@@ -344,6 +343,17 @@ class Examination:
             Finding(item.kind, item.where, item.detail, name, path, sizes(inputs), replay, item.choices)
         )
         self._tell(self.result)
+
+
+def _remembered(item: _Failing) -> _Failing:
+    """A failure that the case alone, in a new process, does not show: it took the cases before.
+
+    A wrong result that depends on earlier calls is stale (G9). Other kinds, such as a crash by memory that was damaged
+    earlier, keep their name.
+    """
+    note = f"{item.detail}\n(this case alone, in a new process, does not show it: it took the cases before)"
+    kind = "stale" if item.kind in ("wrong_value", "wrong_shape", "unwritten", "nondeterministic") else item.kind
+    return dataclasses.replace(item, kind=kind, detail=note)
 
 
 def _rank(contract: Contract, inputs: Inputs) -> int:

@@ -7,9 +7,11 @@ factory can be recognised by, and reports every read by which the host would hav
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -39,7 +41,7 @@ READS = {
     "tolist", "item", "cpu", "numpy", "nonzero", "argwhere", "masked_select", "equal", "allclose", "is_nonzero",
     "unique", "unique_consecutive", "bincount", "__int__", "__bool__", "__float__", "__index__", "__complex__",
     "__array__", "__dlpack__", "__contains__", "__format__", "__repr__", "__iter__", "histc", "_unique2", "unique_dim",
-    "_local_scalar_dense",
+    "_local_scalar_dense", "__reduce_ex__",
 }  # fmt: skip
 """Functions, methods and operators that bring a tensor's values, or a shape that depends on them, to the host."""
 
@@ -52,6 +54,10 @@ HARMLESS = {"__iter__"}  # iterating only takes views; what is then read is repo
 def plain(tensor: torch.Tensor, device_type: str = "cpu") -> bool:
     """Whether a tensor is a strided view of CPU memory or the device's: not sparse, not quantized, not without data."""
     return tensor.layout == torch.strided and tensor.device.type in ("cpu", device_type) and not tensor.is_quantized
+
+
+_WORKSPACES: WeakValueDictionary[int, torch.Tensor] = WeakValueDictionary()
+"""Device tensors of earlier calls that are still alive, by storage."""
 
 
 class Interception:
@@ -69,7 +75,10 @@ class Interception:
         if isinstance(value, torch.Tensor):
             if self.real:
                 return value.device.type == self.memory.device_type
-            return plain(value) and value.untyped_storage()._cdata in self._device
+            if not plain(value):
+                return False
+            storage = value.untyped_storage()._cdata
+            return storage in self._device or storage in _WORKSPACES
         if isinstance(value, list | tuple):
             return any(self.on_device(item) for item in value)
         return False
@@ -92,7 +101,9 @@ class Interception:
         if isinstance(value, torch.Tensor):
             if not plain(value):
                 return
-            # The tensor is kept alive with its mark, so that a recycled storage is never taken for it.
+            # The tensor is kept alive with its mark, so that a recycled storage is never taken for it; afterwards an
+            # implementation may keep it as a workspace, and it stays a device tensor for as long as it lives.
+            _WORKSPACES[value.untyped_storage()._cdata] = value
             self._device.setdefault(value.untyped_storage()._cdata, value)
         elif isinstance(value, list | tuple):
             for item in value:
@@ -101,6 +112,7 @@ class Interception:
     def unmark(self, tensor: torch.Tensor) -> None:
         """A copy that the host owns."""
         self._device.pop(tensor.untyped_storage()._cdata, None)
+        _WORKSPACES.pop(tensor.untyped_storage()._cdata, None)
 
     def report(self, operation: str, detail: str) -> None:
         """One failure for each kind of read."""
@@ -154,7 +166,12 @@ class AllocationMode(TorchDispatchMode):
         return result
 
 
-_PUBLIC = {"_local_scalar_dense": "item", "_unique2": "unique", "unique_dim": "unique"}
+_PUBLIC = {
+    "_local_scalar_dense": "item",
+    "_unique2": "unique",
+    "unique_dim": "unique",
+    "__reduce_ex__": "pickle",
+}
 
 
 class HostReadMode(TorchFunctionMode):
@@ -180,7 +197,7 @@ class HostReadMode(TorchFunctionMode):
         if read is None:
             return self._sent(name, func(*args, **kwargs), kwargs)
         if read not in HARMLESS:
-            seen.report(read.strip("_"), f"{read} on a device tensor of shape {_shape(first)}")
+            seen.report(_PUBLIC.get(read, read.strip("_")), f"{read} on a device tensor of shape {_shape(first)}")
         return self._on_host(func, args, kwargs)
 
     def _sent(self, name: str, result: Any, kwargs: Mapping[str, Any]) -> Any:
@@ -234,6 +251,22 @@ def _without_dispatch() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _threads_too(seen: Interception) -> Iterator[None]:
+    """Threads that start meanwhile are intercepted as well: torch's modes belong to a thread."""
+    original = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+
+    def bootstrap(thread: threading.Thread) -> None:
+        with HostReadMode(seen), AllocationMode(seen):
+            original(thread)
+
+    threading.Thread._bootstrap_inner = bootstrap  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        threading.Thread._bootstrap_inner = original  # type: ignore[attr-defined]
+
+
 def warm_up() -> None:
     """Load what torch loads at the first intercepted call: seconds that must not count as a case's."""
     memory = Memory()
@@ -245,5 +278,5 @@ def warm_up() -> None:
 def intercepted(memory: Memory, device_tensors: Sequence[torch.Tensor]) -> Iterator[Interception]:
     """Surround one call."""
     seen = Interception(memory, device_tensors)
-    with HostReadMode(seen), AllocationMode(seen):
+    with _threads_too(seen), HostReadMode(seen), AllocationMode(seen):
         yield seen

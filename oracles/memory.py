@@ -22,11 +22,15 @@ from oracles.verdict import Failure, InputMutated, OutOfBoundsWrite
 GUARD = 4096
 """Bytes of guard zone on each side of a buffer."""
 
+NAN_BYTES = (0xA7, 0x93)
+"""Payloads of the two NaN that poison floats; the top bit makes one of every width."""
+
 ALIGNMENT = 256
 """Every buffer's aligned base address is a multiple of this; a sliced view starts ``offset`` elements later."""
 
-POISON_BYTES = (0xA7, 0x93)
-"""The two fillings. As int32 or int64 both are large negative numbers, which no contract gives a meaning."""
+POISON_BYTES = (0xA7, 0x58)
+"""The two fillings, different in every bit. As int32 or int64 one is a large negative, the other a large positive
+number: no legal length, offset or sequence number, and a sign test sees them differ."""
 
 SPARSE_FROM = 1 << 24
 """Spans from this size on are mapped, not filled: only the pages around elements exist (strides past 2^31)."""
@@ -52,7 +56,7 @@ def poison(dtype: torch.dtype, sentinel: int) -> BYTES:
         return np.array([nan[sentinel]], np.uint8)
     if dtype.is_floating_point:
         high = {2: [0x7F], 4: [0xC0, 0x7F], 8: [0xF8, 0x7F]}[size]
-        return np.array([POISON_BYTES[sentinel]] * (size - len(high)) + high, np.uint8)
+        return np.array([NAN_BYTES[sentinel]] * (size - len(high)) + high, np.uint8)
     return np.full(size, POISON_BYTES[sentinel], np.uint8)
 
 

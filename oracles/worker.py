@@ -127,9 +127,7 @@ class _Child:
     def serve(self) -> None:
         """Never returns."""
         try:
-            judging = self._prepare()
-            while data := self.channel.recv(MESSAGE_LIMIT):
-                self._obey(judging, decode_command(data))
+            self._loop(self._prepare())
         except BaseException:
             with contextlib.suppress(BaseException):
                 self.send(Broken(traceback.format_exc()))
@@ -159,6 +157,11 @@ class _Child:
         known = applicable(contract, implementation) if load.known else []
         self.send(Ready(os.getpid()))
         return Judging(load, subject, known, slot, self.send)
+
+    def _loop(self, judging: Judging) -> None:
+        """Obey until nobody asks any more."""
+        while data := self.channel.recv(MESSAGE_LIMIT):
+            self._obey(judging, decode_command(data))
 
     def _obey(self, judging: Judging, command: Command) -> None:
         domain = judging.subject.contract.domain

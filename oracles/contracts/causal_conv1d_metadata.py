@@ -94,13 +94,17 @@ def lengths_of(inputs: Inputs) -> list[int] | None:
 
 
 def resample(inputs: Inputs) -> tuple[Inputs, ...]:
-    """The lengths rotated; the last one a block longer; and nothing left of the first one."""
+    """The lengths rotated; the last one a block longer; and nothing left of the first one. Each with other blocks."""
     lengths, starts = lengths_of(inputs), cast(Array, inputs["query_start_loc"])
     if not lengths or not isinstance(expected(inputs), Values):
         return ()
     first, size = int(starts.data[0]), cast(int, inputs["block_m"])
+
+    def blocks(some: list[int]) -> list[int]:
+        return [-(-length // size) for length in some]
+
     others = [[*lengths[1:], lengths[0]], [*lengths[:-1], lengths[-1] + size], [0, *lengths[1:]]]
-    made = [list(accumulate(other, initial=first)) for other in others if other != lengths]
+    made = [list(accumulate(other, initial=first)) for other in others if blocks(other) != blocks(lengths)]
     highest = np.iinfo(starts.data.dtype).max
     return tuple({**inputs, "query_start_loc": starts.with_values(m)} for m in made if m[-1] <= highest)
 

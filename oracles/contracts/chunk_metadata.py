@@ -49,12 +49,13 @@ def disagreeing(source: Source, chunk_size: int, dtype: str, lengths: list[int])
     """The device's lengths are not the host's: one differs, is negative, is large, or all are garbage."""
     device = list(accumulate(lengths, initial=0))
     if lengths:
-        fault = source.choose(("other", "negative", "large", "garbage"), weights=(6, 3, 2, 1), small=2)
+        fault = source.choose(("other", "negative", "large", "garbage"), weights=(6, 3, 2, 2), small=2)
         source.event(f"device lengths: {fault}")
         at = source.integer(0, len(lengths) - 1, near=(len(lengths) - 1,))
         if fault == "garbage":
+            # The last start alone may be large without a negative length behind it: sums pass 2^31, values are due.
             low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
-            device[at] = source.integer(low, high, near=(-1, low, high))
+            device[at + 1] = source.integer(low, high, near=(-1, low, high, 1 << 31, (1 << 33) + 5))
         else:
             changed = list(lengths)
             changed[at] = {

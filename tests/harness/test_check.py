@@ -208,6 +208,7 @@ class Ordered(HostBackend):
     launches = 0
     compilations = ()
     judges_compilations = True
+    varies_order = True
 
     def memory(self, variation):
         type(self).order = variation.order

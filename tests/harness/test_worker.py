@@ -16,6 +16,7 @@ from oracles.backends import by_name as backend_by_name
 from oracles.case import Case, CaseError
 from oracles.contracts import by_name as contract_by_name
 from oracles.domain import Replay, Sampler, Scope, walk
+from oracles.judging import Judging
 from oracles.messages import Fork, Found, Load, Progress, Replayed, Sample, Show, Shown, Try, Walk
 from oracles.slot import Meta, Slot
 from oracles.verdict import Unsupported
@@ -84,22 +85,22 @@ def child(tmp_path):
 
     def make(function, *, seen=()):
         parent, channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        load = Load(NAME, "mine.py:f", "f", "host", str(slot_path), str(tmp_path / "findings"), list(seen))
-        made = _Child(channel, load)
-        made.slot = Slot(slot_path)
-        made.contract = CONTRACT
+        load = Load(NAME, "mine.py:f", "f", "host", str(slot_path), str(tmp_path / "findings"), known=False)
+        made, slot = _Child(channel, load), Slot(slot_path)
         implementation = SimpleNamespace(narrowings=(), refuses=True, refusal_types=(ValueError,))
-        made.subject = Subject(CONTRACT, implementation, function, backend_by_name("host"))
+        subject = Subject(CONTRACT, implementation, function, backend_by_name("host"))
+        judging = Judging(load, subject, (), slot, made.send)
+        judging.seen.update((key, frozenset(traits)) for key, traits in seen)
 
         def answers(*commands):
             for command in commands:
                 parent.send(ENCODE(command))
             parent.shutdown(socket.SHUT_WR)
             try:
-                made._loop()
+                made._loop(judging)
             finally:
                 channel.close()
-                made.slot.close()
+                slot.close()
                 parent.settimeout(10)
             events = []
             while data := parent.recv(messages.MESSAGE_LIMIT):
@@ -215,7 +216,10 @@ def test_outputs_are_shown_with_what_an_unwritten_element_looks_like(child, tmp_
 
     shown, found, _ = child(zeros).answers(Show(saved(tmp_path)))
     assert isinstance(shown, Shown)
-    assert shown.outputs == {"chunk_indices": ("int32", [2, 2], [0, 0, 0, 0])}
+    assert shown.outputs == {
+        "chunk_indices": ("int32", [2, 2], [0, 0, 0, 0]),
+        "chunk_offsets": ("int64", [25_000], None),
+    }
     assert shown.poison["chunk_indices"] < 0
     assert found.failures[0][0] == "wrong_shape"
 

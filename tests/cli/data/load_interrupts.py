@@ -1,0 +1,7 @@
+"""Interrupts while it is imported."""
+
+raise KeyboardInterrupt
+
+
+def chunk_metadata(**inputs):
+    return None

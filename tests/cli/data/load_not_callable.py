@@ -1,0 +1,3 @@
+"""Has a number where the callable should be."""
+
+chunk_metadata = 3
