@@ -41,7 +41,7 @@ READS = {
     "tolist", "item", "cpu", "numpy", "nonzero", "argwhere", "masked_select", "equal", "allclose", "is_nonzero",
     "unique", "unique_consecutive", "bincount", "__int__", "__bool__", "__float__", "__index__", "__complex__",
     "__array__", "__dlpack__", "__contains__", "__format__", "__repr__", "__iter__", "histc", "_unique2", "unique_dim",
-    "_local_scalar_dense", "__reduce_ex__",
+    "_local_scalar_dense",
 }  # fmt: skip
 """Functions, methods and operators that bring a tensor's values, or a shape that depends on them, to the host."""
 
@@ -170,7 +170,6 @@ _PUBLIC = {
     "_local_scalar_dense": "item",
     "_unique2": "unique",
     "unique_dim": "unique",
-    "__reduce_ex__": "pickle",
 }
 
 
@@ -252,19 +251,27 @@ def _without_dispatch() -> Iterator[None]:
 
 
 @contextmanager
-def _threads_too(seen: Interception) -> Iterator[None]:
-    """Threads that start meanwhile are intercepted as well: torch's modes belong to a thread."""
-    original = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+def _beyond_modes(seen: Interception) -> Iterator[None]:
+    """What torch's modes do not see: threads that start meanwhile, since a mode belongs to a thread, and pickling."""
+    bootstrap = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+    reduce = torch.Tensor.__reduce_ex__
 
-    def bootstrap(thread: threading.Thread) -> None:
+    def in_modes(thread: threading.Thread) -> None:
         with HostReadMode(seen), AllocationMode(seen):
-            original(thread)
+            bootstrap(thread)  # type: ignore[no-untyped-call]
 
-    threading.Thread._bootstrap_inner = bootstrap  # type: ignore[attr-defined]
+    def heard(tensor: torch.Tensor, protocol: Any) -> Any:
+        if seen.on_device(tensor):
+            seen.report("pickle", f"a device tensor of shape {_shape(tensor)} is pickled")
+        return reduce(tensor, protocol)
+
+    threading.Thread._bootstrap_inner = in_modes  # type: ignore[attr-defined]
+    torch.Tensor.__reduce_ex__ = heard  # type: ignore[method-assign]
     try:
         yield
     finally:
-        threading.Thread._bootstrap_inner = original  # type: ignore[attr-defined]
+        threading.Thread._bootstrap_inner = bootstrap  # type: ignore[attr-defined]
+        torch.Tensor.__reduce_ex__ = reduce  # type: ignore[method-assign]
 
 
 def warm_up() -> None:
@@ -278,5 +285,5 @@ def warm_up() -> None:
 def intercepted(memory: Memory, device_tensors: Sequence[torch.Tensor]) -> Iterator[Interception]:
     """Surround one call."""
     seen = Interception(memory, device_tensors)
-    with _threads_too(seen), HostReadMode(seen), AllocationMode(seen):
+    with _beyond_modes(seen), HostReadMode(seen), AllocationMode(seen):
         yield seen
