@@ -7,6 +7,7 @@ factory can be recognised by, and reports every read by which the host would hav
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -119,6 +120,16 @@ class Interception:
         if all(failure.where != operation for failure in self.failures):
             self.failures.append(HostSync(operation, detail))
 
+    def regrown(self, tensor: torch.Tensor, shape: Sequence[int]) -> bool:
+        """Give a tensor of guarded memory that outgrows its buffer a new one, as the allocator would."""
+        region = self.memory.region_of(tensor)
+        if region is None or math.prod(shape) <= math.prod(region.shape):
+            return False
+        grown = self.memory.allocate(tuple(shape), tensor.dtype, f"{region.name} resized", device=region.device)
+        grown.view(-1)[: tensor.numel()].copy_(tensor.reshape(-1))
+        tensor.set_(grown.untyped_storage(), grown.storage_offset(), grown.shape, grown.stride())
+        return True
+
     def guarded(self, made: torch.Tensor, operation: str, device: bool) -> torch.Tensor:
         """The same tensor in guarded memory."""
         self._count += 1
@@ -158,6 +169,8 @@ class AllocationMode(TorchDispatchMode):
         if name == "copy_" and not seen.on_device(args[0]) and seen.on_device(args[1]):
             seen.report("copy_", "a device tensor is copied into a host tensor")
             device = False
+        if name == "resize_" and seen.regrown(args[0], args[1]):
+            return args[0]
         result = func(*args, **kwargs)
         if (name in EMPTY or name in FILLED) and isinstance(result, torch.Tensor):
             result = seen.guarded(result, name, device)
@@ -253,17 +266,17 @@ def _without_dispatch() -> Iterator[None]:
 @contextmanager
 def _beyond_modes(seen: Interception) -> Iterator[None]:
     """What torch's modes do not see: threads that start meanwhile, since a mode belongs to a thread, and pickling."""
-    bootstrap = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+    bootstrap: Callable[[threading.Thread], None] = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
     reduce = torch.Tensor.__reduce_ex__
 
     def in_modes(thread: threading.Thread) -> None:
         with HostReadMode(seen), AllocationMode(seen):
-            bootstrap(thread)  # type: ignore[no-untyped-call]
+            bootstrap(thread)
 
     def heard(tensor: torch.Tensor, protocol: Any) -> Any:
         if seen.on_device(tensor):
             seen.report("pickle", f"a device tensor of shape {_shape(tensor)} is pickled")
-        return reduce(tensor, protocol)
+        return reduce(tensor, protocol)  # type: ignore[no-untyped-call]
 
     threading.Thread._bootstrap_inner = in_modes  # type: ignore[attr-defined]
     torch.Tensor.__reduce_ex__ = heard  # type: ignore[method-assign]

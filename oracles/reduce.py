@@ -94,8 +94,10 @@ def _lowered(choices: Choices) -> Iterator[Choices]:
         while step > 1:
             step //= 2
             yield (*choices[:at], value - step, *choices[at + 1 :])
-        if value:
-            yield (*choices[:at], value - 1, *choices[at + 1 :])
+        # Two down as well: what keeps a parity cannot go down by one.
+        for less in (1, 2):
+            if value >= less:
+                yield (*choices[:at], value - less, *choices[at + 1 :])
 
 
 def _moved(choices: Choices) -> Iterator[Choices]:

@@ -17,7 +17,7 @@ from oracles.contracts import UnknownContract, all_contracts, select
 from oracles.contracts import by_name as contract_by_name
 from oracles.domain import Replay, Sampler
 from oracles.examine import Examination
-from oracles.providers import Implementation, resolve
+from oracles.providers import Implementation, ProviderError, resolve
 from oracles.results import Result, Settings, replay_command
 from oracles.session import Task
 from oracles.slot import Meta, Running, leftovers
@@ -39,7 +39,7 @@ def plan(names: Sequence[str], specs: Sequence[str], backends: Sequence[str]) ->
     chosen = [by_name(name) for name in backends]
     found = Plan([], [])
     for spec in specs:
-        for implementation in resolve(spec, contracts or list(all_contracts()), named=bool(names)):
+        for implementation in _resolved(spec, contracts, names):
             contract = contract_by_name(implementation.contract)
             for backend in chosen or [default_backend(implementation)]:
                 task = Task(contract, implementation, backend)
@@ -49,6 +49,17 @@ def plan(names: Sequence[str], specs: Sequence[str], backends: Sequence[str]) ->
                 else:
                     found.missing.append(Result(task, refused=reason, complete=True))
     return found
+
+
+def _resolved(spec: str, contracts: Sequence[Contract], names: Sequence[str]) -> list[Implementation]:
+    """A word that names a family may be a contract's name too: it is, for a callable that fits no contract better."""
+    try:
+        return resolve(spec, list(contracts) or list(all_contracts()), named=bool(names))
+    except ProviderError:
+        meant = [contract for contract in contracts if contract.name in names]
+        if not meant or meant == list(contracts):
+            raise
+        return resolve(spec, meant, named=True)
 
 
 def default_backend(implementation: Implementation) -> Backend:

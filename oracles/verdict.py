@@ -177,10 +177,14 @@ def described(error: BaseException) -> str:
 
 
 def readable(text: str) -> str:
-    """Anybody's text, as it can be stored and shown: no lone surrogates, and not without end."""
+    """Anybody's text, as it can be stored and shown: not without end, and nothing that a terminal would obey."""
     if len(text) > LONGEST_TEXT:
         text = f"{text[:LONGEST_TEXT]} ... ({len(text)} characters)"
-    return text.encode("utf-8", "backslashreplace").decode()
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else _escaped(letter) for letter in text)
+
+
+def _escaped(letter: str) -> str:
+    return letter.encode("unicode_escape").decode()
 
 
 class Unsupported(Exception):
