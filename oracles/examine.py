@@ -120,13 +120,13 @@ class Examination:
 
     def _judge_kept(self, session: Session, path: Path) -> None:
         """One kept case. What it shows is reported as it is, unless the search finds the same and reduces it."""
-        for event in session.ask(Replayed(str(path.absolute()))):
+        for event in session.ask(Replayed(str(path.absolute()), kept=True)):
             failures: Sequence[tuple[str, str, str]] = ()
             if isinstance(event, Death):
                 self._patience -= 1
                 failures = [(event.kind, event.where, event.detail)]
             elif isinstance(event, Found):
-                failures = [item for item in event.failures if f"{item[0]}:{item[1]}" not in event.known]
+                failures = event.failures
             elif isinstance(event, Progress):
                 self._count(event)
             for kind, where, detail in failures:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 PROGRESS_SECONDS = 0.2
 LOG_LIMIT = 1 << 20
 
-Mode = Literal["stream", "trial", "replay"]
-"""``stream``: news only, kept on disk. ``trial``: an attempt of the reducer. ``replay``: everything, also what is
-known."""
+Mode = Literal["stream", "trial", "kept", "replay"]
+"""``stream``: news only, written to disk. ``trial``, an attempt of the reducer, and ``kept``, a case of the corpus:
+everything that is not known. ``replay``: everything."""
 
 
 @dataclass(frozen=True)

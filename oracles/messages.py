@@ -51,9 +51,10 @@ class Try(msgspec.Struct, tag=True):
 
 
 class Replayed(msgspec.Struct, tag=True):
-    """Judge one case file."""
+    """Judge one case file. ``kept``: as one of the corpus, so what is known is not told, and what kills not run."""
 
     path: str
+    kept: bool = False
 
 
 class Show(msgspec.Struct, tag=True):

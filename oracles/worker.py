@@ -173,7 +173,8 @@ class _Child:
             if isinstance(command, Show):
                 judging.slot.begin_file(command.path)
                 judging.show(job.inputs)
-            judging.run([job], mode="replay")
+            kept = isinstance(command, Replayed) and command.kept
+            judging.run([job], mode="kept" if kept else "replay")
         elif isinstance(command, Walk):
             walked = walk(domain, Scope(command.count, command.value), command.after)
             judging.run((Job(inputs, source.choices) for inputs, source in walked), avoid=command.avoid)

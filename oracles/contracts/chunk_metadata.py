@@ -241,6 +241,39 @@ BINDINGS = (
     ),
 )
 
+_AITER = "aiter/ops/triton/_triton_kernels"
+_AITER_MODULES = _AITER.replace("/", ".")
+
+# Both number the non-empty sequences, take no host twin and cache by identity. The second file has no offsets.
+AITER_BINDINGS = (
+    Binding(
+        project="aiter",
+        name="gated_delta_rule.prepare_chunk_indices+prepare_chunk_offsets",
+        symbols={
+            f"{_AITER}/gated_delta_rule/utils/index.py": ("prepare_chunk_indices", "prepare_chunk_offsets"),
+        },
+        adapt=_host_functions,
+        runs="host",
+        narrowings=(ONE_LENGTH,),
+        follow=(f"{_AITER_MODULES}.gated_delta_rule.gated_delta_rule_utils",),
+    ),
+    Binding(
+        project="aiter",
+        name="chunk_delta_attn.prepare_chunk_indices+gated_delta_rule.prepare_chunk_offsets",
+        symbols={
+            f"{_AITER}/chunk_delta_attn/utils/index.py": ("prepare_chunk_indices",),
+            f"{_AITER}/gated_delta_rule/utils/index.py": ("prepare_chunk_offsets",),
+        },
+        adapt=_host_functions,
+        runs="host",
+        narrowings=(ONE_LENGTH,),
+        follow=(
+            f"{_AITER_MODULES}.chunk_delta_attn.chunk_delta_attn_utils",
+            f"{_AITER_MODULES}.gated_delta_rule.gated_delta_rule_utils",
+        ),
+    ),
+)
+
 CONTRACTS = (
     Contract(
         family="chunk_metadata",
@@ -263,7 +296,7 @@ CONTRACTS = (
         optimized="optimized.chunk_metadata:chunk_metadata",
         runs="triton",
         relations=RELATIONS,
-        bindings=BINDINGS,
+        bindings=BINDINGS + AITER_BINDINGS,
         known=KNOWN,
         sketch=sketch,
     ),

@@ -13,6 +13,7 @@ import numpy as np
 from oracles.arrays import Array, Inputs, Value, array
 from oracles.contract import Binding, Contract, Expected, Input, Output, Values
 from oracles.contracts._reference import answer
+from oracles.contracts.mamba_chunk_layout_known import KNOWN
 from oracles.contracts.mamba_chunk_layout_relations import RELATIONS
 from oracles.domain import COUNTS, FEW, Source, note_lengths
 from oracles.verdict import Unsupported
@@ -357,6 +358,7 @@ CONTRACTS = (
         runs="host",
         relations=RELATIONS,
         bindings=BINDINGS,
+        known=KNOWN,
         sketch=sketch,
     ),
 )

@@ -19,10 +19,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(__file__).parent / "data"
 # How far a run has come is told on standard error, and is no complaint.
-PROGRESS = re.compile(r"^\S+ \| .*: (small scope|sampling|reducing|done) after \d+ cases\n", re.MULTILINE)
+PROGRESS = re.compile(r"^\S+ \| .*: [a-z ]+ after \d+ cases\n", re.MULTILINE)
 WHOLE = "from oracles.cli import main; main(prog_name='oracles')"
 # The same command with a scope of 136 inputs, for tests of what surrounds the judging.
-SMALL = f"from oracles import domain, results; results.PROFILES['ci'] = results.Profile(domain.Scope(1, 1), 5); {WHOLE}"
+SMALL = (
+    "import pathlib; from oracles import cli, domain, results; cli.CORPUS = pathlib.Path('none'); "
+    f"results.PROFILES['ci'] = results.Profile(domain.Scope(1, 1), 5); {WHOLE}"
+)
 
 
 @dataclass(frozen=True)

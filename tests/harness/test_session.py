@@ -244,11 +244,18 @@ def test_an_exception_is_shown(session, tmp_path):
 def test_large_outputs_are_judged_but_not_sent(session, tmp_path):
     body = "import torch\nreturn torch.zeros(30_000), torch.zeros(1)"
     shown, found, _ = session(body).ask(Show(str(a_case(tmp_path))))
-    assert set(shown.outputs) == {"chunk_offsets"}
+    assert shown.outputs == {"chunk_indices": ("float32", [30_000], None), "chunk_offsets": ("float32", [1], [0.0])}
     assert [failure[:2] for failure in found.failures] == [
         ("wrong_shape", "chunk_indices"),
         ("wrong_shape", "chunk_offsets"),
     ]
+
+
+def test_outputs_of_a_hundred_million_elements_are_judged(session):
+    body = "import torch\nreturn torch.zeros(10_000, 10_000), torch.zeros(1)"
+    found, *progress = session(body).ask(Try([], False))
+    assert found.failures[0][:2] == ("wrong_shape", "chunk_indices")
+    assert sum(event.judged for event in progress) == 1
 
 
 def test_a_label_is_what_a_person_would_say(session):
