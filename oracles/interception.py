@@ -154,6 +154,11 @@ class AllocationMode(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._seen = interception
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled under this mode. To say so to torch costs an import of seconds and time in every call."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
