@@ -7,16 +7,16 @@ arithmetic of the first ones shares.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple, cast
 
 import numpy as np
 
-from oracles.arrays import DTYPES, Array, Inputs, Outputs, array
+from oracles.arrays import DTYPES, Array, Inputs, array
 from oracles.contract import Relation
+from oracles.contracts._laws import Function, WrongShape, relation
 
-Function = Callable[[Inputs], Outputs]
 Program = tuple[int, int]
 FAR = 1 << 31
 LARGEST_BLOCK = 64
@@ -31,10 +31,6 @@ class _Answer(NamedTuple):
     def programs(self) -> list[Program]:
         """Request and block of every program with work."""
         return list(zip(self.batch[: self.total], self.blocks[: self.total], strict=True))
-
-
-class _WrongShape(Exception):
-    """The outputs have shapes that no batch can have."""
 
 
 def _size(inputs: Inputs) -> int:
@@ -66,10 +62,10 @@ def _answer(function: Function, inputs: Inputs) -> _Answer:
     batch, blocks = np.asarray(outputs["batch_ptr"]), np.asarray(outputs["token_chunk_offset_ptr"])
     total = outputs["total"]
     if not isinstance(total, int) or total < 0:
-        raise _WrongShape(f"total is {total!r}")
+        raise WrongShape(f"total is {total!r}")
     for name, values in (("batch_ptr", batch), ("token_chunk_offset_ptr", blocks)):
         if values.shape != (2 * max(1024, total),):
-            raise _WrongShape(f"{name} has shape {values.shape} for {total} blocks")
+            raise WrongShape(f"{name} has shape {values.shape} for {total} blocks")
     return _Answer(batch.tolist(), blocks.tolist(), total)
 
 
@@ -183,58 +179,48 @@ def _parts_join(function: Function, inputs: Inputs) -> str | None:
     return _difference(f"as the join of requests before {cut} and the others", whole, joined)
 
 
-def _relation(name: str, law: str, check: Callable[[Function, Inputs], str | None]) -> Relation:
-    def holds(function: Function, inputs: Inputs) -> str | None:
-        try:
-            return check(function, inputs)
-        except _WrongShape as problem:
-            return str(problem)
-
-    return Relation(name=name, law=law, holds=holds)
-
-
 RELATIONS: tuple[Relation, ...] = (
-    _relation(
+    relation(
         "behind_the_total_is_padding",
         "Both columns are -1 from the total on, and nowhere before.",
         _behind_the_total_is_padding,
     ),
-    _relation(
+    relation(
         "programs_go_on_or_begin_anew",
         "A program has the next block of the same request, or block 0 of a later one.",
         _programs_go_on_or_begin_anew,
     ),
-    _relation(
+    relation(
         "blocks_cover_tokens_once",
         "The programs' blocks cover the batch from first to last token without overlap.",
         _blocks_cover_tokens_once,
     ),
-    _relation(
+    relation(
         "shift_changes_nothing",
         "Adding one constant to all starts, up to the ends of the dtype's range, changes nothing.",
         _shift_changes_nothing,
     ),
-    _relation(
+    relation(
         "empty_request_renumbers_only",
         "A request without tokens put anywhere raises the numbers behind it by one and changes nothing else.",
         _empty_request_renumbers_only,
     ),
-    _relation(
+    relation(
         "order_of_requests_is_free",
         "The reversed batch has the same programs, sorted by the requests they had.",
         _order_of_requests_is_free,
     ),
-    _relation(
+    relation(
         "cut_at_a_block_keeps_blocks",
         "A request cut in two where a block ends keeps its blocks: the later ones belong to the new request.",
         _cut_at_a_block_keeps_blocks,
     ),
-    _relation(
+    relation(
         "larger_blocks_are_pairs",
         "Blocks of twice the size are the pairs of neighbouring blocks of a request.",
         _larger_blocks_are_pairs,
     ),
-    _relation(
+    relation(
         "parts_join",
         "The programs of a batch are those of its first half, followed by those of its second half, renumbered.",
         _parts_join,

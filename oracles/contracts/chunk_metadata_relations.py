@@ -14,20 +14,16 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from oracles.arrays import DTYPES, Array, Inputs, Outputs, array
+from oracles.arrays import DTYPES, Array, Inputs, array
 from oracles.contract import Relation
+from oracles.contracts._laws import Function, WrongShape, relation
 
-Function = Callable[[Inputs], Outputs]
 Row = list[int]
 
 
 class _Answer(NamedTuple):
     rows: list[Row]
     offsets: list[int]
-
-
-class _WrongShape(Exception):
-    """The outputs have shapes that no batch of this size can have."""
 
 
 def _starts(inputs: Inputs) -> list[int]:
@@ -51,9 +47,9 @@ def _answer(function: Function, inputs: Inputs) -> _Answer:
     outputs = function(inputs)
     indices, offsets = np.asarray(outputs["chunk_indices"]), np.asarray(outputs["chunk_offsets"])
     if indices.ndim != 2 or indices.shape[1] != 2:
-        raise _WrongShape(f"chunk_indices has shape {indices.shape}, not [T, 2]")
+        raise WrongShape(f"chunk_indices has shape {indices.shape}, not [T, 2]")
     if offsets.shape != (len(_starts(inputs)),):
-        raise _WrongShape(f"chunk_offsets has shape {offsets.shape} for {len(_starts(inputs)) - 1} sequences")
+        raise WrongShape(f"chunk_offsets has shape {offsets.shape} for {len(_starts(inputs)) - 1} sequences")
     return _Answer(indices.tolist(), offsets.tolist())
 
 
@@ -200,57 +196,53 @@ def _cut_at_chunk_end_keeps_chunks(function: Function, inputs: Inputs) -> str | 
     return _difference(f"with sequence {long} cut after {kept} chunks", _answer(function, cut), wanted)
 
 
-def _relation(name: str, law: str, check: Callable[[Function, Inputs], str | None]) -> Relation:
-    def holds(function: Function, inputs: Inputs) -> str | None:
-        if not _agrees(inputs):
-            return None
-        try:
-            return check(function, inputs)
-        except _WrongShape as problem:
-            return str(problem)
-
-    return Relation(name=name, law=law, holds=holds)
-
-
 RELATIONS: tuple[Relation, ...] = (
-    _relation(
+    relation(
         "offsets_count_chunks",
         "Offsets start at 0, grow by each sequence's number of chunks, and end at the number of rows.",
         _offsets_count_chunks,
+        _agrees,
     ),
-    _relation(
+    relation(
         "rows_lie_in_their_sequence",
         "Each row lies between the two offsets of the sequence it names, and its chunk number is its place there.",
         _rows_lie_in_their_sequence,
+        _agrees,
     ),
-    _relation(
+    relation(
         "rows_cover_tokens_once",
         "The token ranges that the rows stand for cover the batch from first to last token without overlap.",
         _rows_cover_tokens_once,
+        _agrees,
     ),
-    _relation(
+    relation(
         "shift_changes_nothing",
         "Adding one constant to all starts, up to the ends of the dtype's range, changes nothing.",
         _shift_changes_nothing,
+        _agrees,
     ),
-    _relation(
+    relation(
         "padding_changes_offsets_only",
         "An empty sequence appended to the batch repeats the last offset and changes nothing else.",
         _padding_changes_offsets_only,
+        _agrees,
     ),
-    _relation(
+    relation(
         "empty_sequence_renumbers_only",
         "An empty sequence put anywhere raises the numbers of the sequences after it by one and changes nothing else.",
         _empty_sequence_renumbers_only,
+        _agrees,
     ),
-    _relation(
+    relation(
         "parts_join",
         "The metadata of a batch is that of its first half, followed by that of its second half moved behind it.",
         _parts_join,
+        _agrees,
     ),
-    _relation(
+    relation(
         "cut_at_chunk_end_keeps_chunks",
         "A sequence cut in two where a chunk ends keeps its chunks: the later ones belong to the new sequence.",
         _cut_at_chunk_end_keeps_chunks,
+        _agrees,
     ),
 )

@@ -7,16 +7,16 @@ arithmetic of the first ones shares.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple, cast
 
 import numpy as np
 
-from oracles.arrays import DTYPES, Array, Inputs, Outputs, Value, array
+from oracles.arrays import DTYPES, Array, Inputs, Value, array
 from oracles.contract import Relation
+from oracles.contracts._laws import Function, WrongShape, relation
 
-Function = Callable[[Inputs], Outputs]
 FAR = 1 << 31
 OUTPUTS = ("cu_chunk_seqlens", "seq_idx", "last_chunk_indices", "checkpoint_chunk_indices")
 
@@ -32,10 +32,6 @@ class _Answer(NamedTuple):
     owners: list[int]
     last: list[int]
     checkpoints: list[int]
-
-
-class _WrongShape(Exception):
-    """The outputs have shapes that no batch of this size can have."""
 
 
 def _size(inputs: Inputs) -> int:
@@ -78,11 +74,11 @@ def _answer(function: Function, inputs: Inputs) -> _Answer:
     count = len(_requests(inputs))
     for name, values in zip(OUTPUTS, found, strict=True):
         if np.asarray(outputs[name]).ndim != 1:
-            raise _WrongShape(f"{name} has shape {np.asarray(outputs[name]).shape}")
+            raise WrongShape(f"{name} has shape {np.asarray(outputs[name]).shape}")
         if name.endswith("chunk_indices") and len(values) != count:
-            raise _WrongShape(f"{name} has {len(values)} elements for {count} requests")
+            raise WrongShape(f"{name} has {len(values)} elements for {count} requests")
     if len(found.cu) != len(found.owners) + 1:
-        raise _WrongShape(f"cu_chunk_seqlens has {len(found.cu)} elements for {len(found.owners)} of seq_idx")
+        raise WrongShape(f"cu_chunk_seqlens has {len(found.cu)} elements for {len(found.owners)} of seq_idx")
     return found
 
 
@@ -195,7 +191,7 @@ def _by_request(found: _Answer, count: int) -> list[tuple[list[int], int | None,
     places = []
     for owner, (begin, end) in zip(found.owners, pairwise(found.cu), strict=True):
         if not 0 <= owner < count:
-            raise _WrongShape(f"seq_idx names request {owner} of {count}")
+            raise WrongShape(f"seq_idx names request {owner} of {count}")
         places.append(len(sizes[owner]))
         sizes[owner].append(end - begin)
 
@@ -283,63 +279,53 @@ def _parts_join(function: Function, inputs: Inputs) -> str | None:
     return _difference(f"as the join of requests before {cut} and the others", whole, joined)
 
 
-def _relation(name: str, law: str, check: Callable[[Function, Inputs], str | None]) -> Relation:
-    def holds(function: Function, inputs: Inputs) -> str | None:
-        try:
-            return check(function, inputs)
-        except _WrongShape as problem:
-            return str(problem)
-
-    return Relation(name=name, law=law, holds=holds)
-
-
 RELATIONS: tuple[Relation, ...] = (
-    _relation(
+    relation(
         "ends_grow_to_the_last_token",
         "The ends start at 0, grow, and reach the last token: every token lies in exactly one chunk.",
         _ends_grow_to_the_last_token,
     ),
-    _relation(
+    relation(
         "chunks_stay_in_their_request",
         "Each chunk lies between the starts of the request that seq_idx names and the next one.",
         _chunks_stay_in_their_request,
     ),
-    _relation(
+    relation(
         "ends_are_where_they_must_be",
         "A chunk ends at absolute multiples, at the request's end and at its checkpoint, and nowhere else.",
         _ends_are_where_they_must_be,
     ),
-    _relation(
+    relation(
         "indices_name_the_chunks_that_end_there",
         "The last chunk ends with its request, the checkpoint's chunk at the checkpoint; -1 where there is neither.",
         _indices_name_the_chunks_that_end_there,
     ),
-    _relation(
+    relation(
         "cut_at_a_multiple_keeps_chunks",
         "A prompt cut into two steps at an absolute multiple keeps its chunks: the later ones belong to the new step.",
         _cut_at_a_multiple_keeps_chunks,
     ),
-    _relation(
+    relation(
         "order_of_requests_is_free",
         "The same requests in reverse order have the same chunks each.",
         _order_of_requests_is_free,
     ),
-    _relation(
+    relation(
         "empty_request_renumbers_only",
         "A request without tokens put anywhere, whatever it has computed, only adds -1 to the indices and renumbers.",
         _empty_request_renumbers_only,
     ),
-    _relation(
+    relation(
         "whole_chunks_computed_change_nothing",
         "Computed counts matter modulo the chunk size only, up to the end of their dtype's range.",
         _whole_chunks_computed_change_nothing,
     ),
-    _relation(
+    relation(
         "checkpoints_only_cut",
         "Checkpoints add ends where they are and change no other; None stands for zeros.",
         _checkpoints_only_cut,
     ),
-    _relation(
+    relation(
         "parts_join",
         "The layout of a batch is that of its first half, followed by that of its second half moved behind it.",
         _parts_join,
