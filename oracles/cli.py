@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -243,6 +244,8 @@ def _execute(execution: Execution, planned: Plan, json_path: Path | None) -> int
             if result.complete:
                 bars.update(rows[id(result)], total=1, completed=1)
 
+        # What CI sends to cancel a job ends a run like Ctrl-C: with a report.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             execution.run(tell)
         except KeyboardInterrupt:
@@ -259,7 +262,8 @@ def _tell_interrupted(state: Path) -> None:
     for left in interrupted(state):
         who = f"{left.meta.name} ({left.meta.backend})"
         click.echo(f"an earlier run was killed while {who} ran a case; replay it: {left.replay}", err=True)
-        click.echo(f"findings that it had made are in {state / 'findings'}", err=True)
+        if (state / "findings").is_dir():
+            click.echo(f"findings that it had made are in {state / 'findings'}", err=True)
 
 
 @main.command(cls=_Command, epilog=EXIT_CODES)

@@ -123,7 +123,7 @@ class Interception:
     def regrown(self, tensor: torch.Tensor, shape: Sequence[int]) -> bool:
         """Give a tensor of guarded memory that outgrows its buffer a new one, as the allocator would."""
         region = self.memory.region_of(tensor)
-        if region is None or math.prod(shape) <= math.prod(region.shape):
+        if region is None or not region.allocated or math.prod(shape) <= math.prod(region.shape):
             return False
         grown = self.memory.allocate(tuple(shape), tensor.dtype, f"{region.name} resized", device=region.device)
         grown.view(-1)[: tensor.numel()].copy_(tensor.reshape(-1))

@@ -17,12 +17,15 @@ from oracles.domain import Source, note_lengths
 from reference.chunk_metadata import chunk_metadata as reference
 
 LONGEST = 1 << 20
-"""Longest sequence in tokens."""
+"""Longest sequence in tokens, unless chunks are longer."""
+
+MOST_TOKENS = (1 << 31) - 1 - LONGEST
+"""Tokens of a batch that fit int32 behind the largest first start."""
 
 MOST_CHUNKS = (200, 1_500, 6_000)
 """Bounds on the chunks of a case, mostly the first: the slowest arm takes a millisecond for some dozen rows."""
 
-CHUNK_SIZES = (1, 2, 16, 64, 64, 64, 128, 256)
+CHUNK_SIZES = (1, 2, 16, 64, 64, 64, 128, 256, 1 << 30)
 DTYPES = ("int32", "int64")
 
 
@@ -63,6 +66,8 @@ def disagreeing(source: Source, chunk_size: int, dtype: str, lengths: list[int])
                 "negative": lambda: source.integer(-4 * chunk_size, -1, near=(-1, -chunk_size), small=1),
                 "large": lambda: chunk_size * source.integer(256, 4096, near=(256, 257)),
             }[fault]()
+            rest = sum(lengths) - lengths[at]
+            changed[at] = max(-(1 << 31), min(changed[at], (1 << 31) - 1 - rest))
             device = list(accumulate(changed, initial=0))
     return {
         "cu_seqlens": source.view(device, dtype),
@@ -102,11 +107,13 @@ def refused(source: Source, chunk_size: int, dtype: str, lengths: list[int]) -> 
 
 def batch(source: Source) -> tuple[int, str, list[int]]:
     """Chunk size, dtype and lengths, with a bound on the number of chunks."""
-    chunk_size = source.integer(1, 1 << 16, near=CHUNK_SIZES, small=2)
+    chunk_size = source.integer(1, 1 << 30, near=CHUNK_SIZES, small=2)
     dtype = source.choose(DTYPES)
     near = [1, chunk_size, chunk_size + 1, 2 * chunk_size, max(chunk_size - 1, 0)]
-    lengths = source.lengths(LONGEST, near=[*near, *(n * chunk_size for n in (255, 256, 257))])
-    left = source.choose(MOST_CHUNKS, weights=(30, 8, 1), small=1) * chunk_size
+    # Few chunks as long as 2^30 tokens: a length plus a chunk passes 2^31, which 32-bit sums do not survive.
+    longest = max(LONGEST, min(2 * chunk_size, MOST_TOKENS))
+    lengths = source.lengths(longest, near=[*near, *(n * chunk_size for n in (255, 256, 257))])
+    left = min(source.choose(MOST_CHUNKS, weights=(30, 8, 1), small=1) * chunk_size, MOST_TOKENS)
     for at, length in enumerate(lengths):
         lengths[at] = min(length, left)
         left -= lengths[at]

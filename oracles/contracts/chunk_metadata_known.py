@@ -66,7 +66,7 @@ def remembers_refilled_starts(inputs: Inputs) -> bool:
     if legal is None or legal[1] != legal[2] or not legal[1] or empty_before_non_empty(inputs):
         return False
     others = resample(inputs)
-    return bool(others) and not empty_before_non_empty(others[0])
+    return bool(others) and not empty_before_non_empty(others[0]) and not int32_sums_past_int32(others[0])
 
 
 def _int32(value: int) -> int:
@@ -124,7 +124,34 @@ def rows_that_nobody_writes(inputs: Inputs) -> bool:
     return legal and sum(count for _, count in rows) < there
 
 
+def sums_past_int32(inputs: Inputs) -> bool:
+    """A length plus a chunk, less one, that 32 bits do not hold."""
+    legal = _legal(inputs)
+    if legal is None or strided(inputs) or min(legal[1], default=0) < 0 or more_chunks_than_a_run_can_write(inputs):
+        return False
+    return any(length + legal[3] - 1 >= 1 << 31 for length in legal[1])
+
+
+def int32_sums_past_int32(inputs: Inputs) -> bool:
+    """The same, of starts that are int32 themselves."""
+    legal = _legal(inputs)
+    if legal is None or legal[0].dtype != "int32" or legal[1] != legal[2]:
+        return False
+    return any(length + legal[3] - 1 >= 1 << 31 for length in legal[1])
+
+
+def host_sums_past_int32(inputs: Inputs) -> bool:
+    """The same, of the host's lengths, where the twin is int32."""
+    legal, host = _legal(inputs), inputs["cu_seqlens_cpu"]
+    if legal is None or not isinstance(host, Array) or host.dtype != "int32":
+        return False
+    return any(length + legal[3] - 1 >= 1 << 31 for length in legal[2])
+
+
 PREDICATES = (
+    host_sums_past_int32,
+    sums_past_int32,
+    int32_sums_past_int32,
     every_case,
     no_sequences,
     empty_before_non_empty,

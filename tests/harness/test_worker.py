@@ -40,7 +40,7 @@ NONSENSE = {
     "raises_surrogates": "crash:RuntimeError",
     "calls_sys_exit": "crash:SystemExit",
     "resizes_input": "crash:RuntimeError",
-    "resizes_to_huge": "",
+    "resizes_to_huge": "crash:RuntimeError",
     "none": "wrong_shape:outputs",
     "string": "wrong_shape:outputs",
     "nested_lists": "wrong_shape:chunk_indices",

@@ -95,7 +95,7 @@ def test_an_id_stands_for_one_entry(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("provider", "count"),
-    [("vllm 0.33.0 (wheel)", 4), ("vllm 0.29.0 (wheel)", 0), ("vllm at 0123456789 (git)", 0), ("mine.py", 0)],
+    [("vllm 0.33.0 (wheel)", 5), ("vllm 0.29.0 (wheel)", 0), ("vllm at 0123456789 (git)", 0), ("mine.py", 0)],
 )
 def test_entries_are_tied_to_versions(provider: str, count: int) -> None:
     implementation = SimpleNamespace(provider=provider, name="prepare_chunk_indices+prepare_chunk_offsets")
