@@ -40,6 +40,7 @@ class _Failing:
     traits: frozenset[str]
     choices: Choices
     path: str = ""
+    remembered: bool = False
 
     @property
     def key(self) -> str:
@@ -339,8 +340,9 @@ class Examination:
         case = Case(contract=name_of_contract, inputs=inputs, origin=origin, verdict=verdict, environment=environment())
         path = case.save(self.settings.state / "findings" / f"{item.kind}-{case.id}.json")
         replay = replay_command(path, task.implementation.spec, task.backend.name)
-        if any(finding.bucket == name for finding in self.result.findings):
-            return  # two keys can end as one, where cases depend on earlier ones
+        same = [finding for finding in self.result.findings if (finding.kind, finding.where) == (item.kind, item.where)]
+        if any(finding.bucket == name or item.remembered for finding in same):
+            return  # where cases depend on earlier ones, several keys end as one
         self.result.findings.append(
             Finding(item.kind, item.where, item.detail, name, path, sizes(inputs), replay, item.choices)
         )
@@ -355,7 +357,7 @@ def _remembered(item: _Failing) -> _Failing:
     """
     note = f"{item.detail}\n(this case alone, in a new process, does not show it: it took the cases before)"
     kind = "stale" if item.kind in ("wrong_value", "wrong_shape", "unwritten", "nondeterministic") else item.kind
-    return dataclasses.replace(item, kind=kind, detail=note)
+    return dataclasses.replace(item, kind=kind, detail=note, remembered=True)
 
 
 def _rank(contract: Contract, inputs: Inputs) -> int:

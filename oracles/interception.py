@@ -104,7 +104,7 @@ class Interception:
                 return
             # The tensor is kept alive with its mark, so that a recycled storage is never taken for it; afterwards an
             # implementation may keep it as a workspace, and it stays a device tensor for as long as it lives.
-            _WORKSPACES[value.untyped_storage()._cdata] = value
+            _WORKSPACES.setdefault(value.untyped_storage()._cdata, value)
             self._device.setdefault(value.untyped_storage()._cdata, value)
         elif isinstance(value, list | tuple):
             for item in value:

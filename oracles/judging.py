@@ -64,6 +64,8 @@ class Judging:
             if any(bad <= traits for bad in avoided):
                 self.counts.avoided += 1
                 continue
+            if self.counts.avoided:
+                self._progress()  # a death would take the number with it: the slot has no room for it
             if job.path is None:
                 self.slot.begin(job.choices, job.seed, job.index)
             else:

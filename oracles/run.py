@@ -73,7 +73,7 @@ def why_not(task: Task) -> str | None:
         return task.implementation.unsupported
     if task.implementation.runs not in task.backend.runs:
         able = [name for name, backend in all_backends().items() if task.implementation.runs in backend.runs]
-        return f"its file has Triton kernels, and backend {task.backend.name} runs none; try {' or '.join(able)}"
+        return f"it launches Triton kernels, and backend {task.backend.name} runs none; try {' or '.join(able)}"
     return task.backend.unavailable()
 
 

@@ -66,6 +66,7 @@ def main(fd: int) -> None:
     import oracles.providers
 
     oracles.interception.warm_up()
+    Sampler(0, 0).integer(0, 9)  # NumPy loads a part of itself at the first draw, and a callable may break imports
 
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     with contextlib.suppress(OSError):

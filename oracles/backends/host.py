@@ -30,7 +30,7 @@ class HostBackend:
         "values": "yes",
         "writes outside buffers": "within the guard zones; further away only as a crash",
         "reads outside buffers": "only where the value read changes a result or the process dies",
-        "host reads of device tensors": "yes",
+        "host reads of device tensors": "yes, where they go through torch, also in threads that the call starts",
         "races, compilations": "no: nothing is launched",
     }
     judges_compilations = False
