@@ -69,6 +69,7 @@ class Interception:
         self.failures: list[Failure] = []
         self.real = memory.device_type != "cpu"
         self._device = {tensor.untyped_storage()._cdata: tensor for tensor in device_tensors}
+        self._made: dict[int, torch.Tensor] = {}
         self._count = 0
 
     def on_device(self, value: object) -> bool:
@@ -96,6 +97,20 @@ class Interception:
         return any(
             torch.device(value).type == "cpu" and not self.names_device(torch.device(value)) for value in devices
         )
+
+    def is_host(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is known to be the host's: an argument, or made in this call without the device.
+
+        What is left is a workspace of an earlier call, of which nobody can say where it would live.
+        """
+        if self.on_device(tensor) or not plain(tensor):
+            return False
+        return self.memory.region_of(tensor) is not None or tensor.untyped_storage()._cdata in self._made
+
+    def note_made(self, value: object) -> None:
+        """Remember what this call made on the host."""
+        if isinstance(value, torch.Tensor) and plain(value):
+            self._made[value.untyped_storage()._cdata] = value
 
     def mark(self, value: object) -> None:
         """Results of operations on device tensors are device tensors."""
@@ -171,7 +186,7 @@ class AllocationMode(TorchDispatchMode):
         )
         if name in READS and device:
             seen.report(_PUBLIC.get(name, name), f"{func} reads a device tensor on the host")
-        if name == "copy_" and not seen.on_device(args[0]) and seen.on_device(args[1]):
+        if name == "copy_" and seen.is_host(args[0]) and seen.on_device(args[1]):
             seen.report("copy_", "a device tensor is copied into a host tensor")
             device = False
         if name == "resize_" and seen.regrown(args[0], args[1]):
@@ -181,6 +196,8 @@ class AllocationMode(TorchDispatchMode):
             result = seen.guarded(result, name, device)
         if device:
             seen.mark(result)
+        else:
+            seen.note_made(result)
         return result
 
 

@@ -71,7 +71,14 @@ FAULTS = (
     value("refuses_with_an_assertion", "crash:AssertionError", cu=[0], chunk_size=0, host_dtype="int64"),
     memory("caches_by_identity", "stale:chunk_indices", cu=[0, 0]),
     memory("caches_by_address", "stale:chunk_indices", cu=[0, 0]),
-    memory("caches_by_shape", "stale:chunk_indices", (INDICES, OFFSETS), scope=TWO, cu=[0, 0, 1]),
+    memory(
+        "caches_by_shape",
+        "stale:chunk_indices",
+        ("stale:chunk_offsets", INDICES, OFFSETS),
+        scope=TWO,
+        cu=[0, 0],
+        host=[0, 1],
+    ),
     # That depends on an earlier case, so no single input shows it: the case is the first that was wrong.
     memory("caches_by_host_values", "stale:chunk_offsets", ("stale:chunk_indices",), cu=[0, 1], host=[0, 0]),
     memory("reuses_one_output_buffer", "stale:chunk_offsets", cu=[0, 0]),
