@@ -25,7 +25,7 @@ from oracles.providers import ProviderError, resolve
 from oracles.replaying import judge_case
 from oracles.report import document, text
 from oracles.results import PROFILES, Result, Settings
-from oracles.run import Execution, Plan, interrupted, plan
+from oracles.run import Execution, Plan, default_backend, interrupted, plan
 from oracles.session import HarnessError
 
 CORPUS = Path(__file__).parents[1] / "corpus"
@@ -129,9 +129,9 @@ def list_command() -> None:
     for contract in all_contracts():
         contracts.append((contract.full_name, contract.section, contract.kind, contract.summary))
         for found in resolve("optimized", [contract], named=True):
-            implementations.append((contract.full_name, found.spec, found.name, _default_backend(found.runs)))
+            implementations.append((contract.full_name, found.spec, found.name, default_backend(found.runs).name))
         for binding in contract.bindings:
-            spec, default = f"{binding.project}:WHEEL", _default_backend(binding.runs)
+            spec, default = f"{binding.project}:WHEEL", default_backend(binding.runs).name
             implementations.append((contract.full_name, spec, binding.name, default))
     for name, backend in all_backends().items():
         reason = backend.unavailable()
@@ -140,10 +140,6 @@ def list_command() -> None:
     text.listing(console, "contracts", ("contract", "section", "kind", "what it computes"), contracts)
     text.listing(console, "implementations", ("contract", "spec", "callable", "default backend"), implementations)
     text.listing(console, "backends", ("backend", "state", "what this arm sees"), backends)
-
-
-def _default_backend(runs: str) -> str:
-    return "interpreter" if runs == "triton" else "host"
 
 
 @main.command(cls=_Command, epilog=EXIT_CODES)

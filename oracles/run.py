@@ -41,7 +41,7 @@ def plan(names: Sequence[str], specs: Sequence[str], backends: Sequence[str]) ->
     for spec in specs:
         for implementation in _resolved(spec, contracts, names):
             contract = contract_by_name(implementation.contract)
-            for backend in chosen or [default_backend(implementation)]:
+            for backend in chosen or [default_backend(implementation.runs)]:
                 task = Task(contract, implementation, backend)
                 reason = why_not(task)
                 if reason is None:
@@ -62,9 +62,9 @@ def _resolved(spec: str, contracts: Sequence[Contract], names: Sequence[str]) ->
         return resolve(spec, meant, named=True)
 
 
-def default_backend(implementation: Implementation) -> Backend:
-    """Where an implementation runs if nobody says otherwise."""
-    return by_name("interpreter" if implementation.runs == "triton" else "host")
+def default_backend(runs: str) -> Backend:
+    """Where code of this kind, ``host`` or ``triton``, runs if nobody says otherwise."""
+    return by_name("interpreter" if runs == "triton" else "host")
 
 
 def why_not(task: Task) -> str | None:
