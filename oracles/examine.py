@@ -79,13 +79,10 @@ class Examination:
             self._conclude_unreduced()
             return self.result
         except HarnessError as error:
-            self.result.broken = True
-            self.result.refused = "the harness itself failed, which is a defect of metadata-oracles"
-            self.result.notes.append(str(error))
+            self.result.note_broken(error)
             self._conclude_unreduced()
         except CannotLoad as error:
-            self.result.refused = f"could not be loaded: {error}"
-            self.result.notes.append(error.detail)
+            self.result.note_unloadable(error)
         self.result.complete = True
         self._stage("done")
         return self.result

@@ -43,11 +43,8 @@ def judge_case(task: Task, path: Path, case: Case, settings: Settings) -> Result
                     summary = sizes(case.inputs)
                     result.findings.append(Finding(kind, where, detail, name, path, summary, replay, ()))
     except HarnessError as error:
-        result.broken = True
-        result.refused = "the harness itself failed, which is a defect of metadata-oracles"
-        result.notes.append(str(error))
+        result.note_broken(error)
     except CannotLoad as error:
-        result.refused = f"could not be loaded: {error}"
-        result.notes.append(error.detail)
+        result.note_unloadable(error)
     result.complete = True
     return result

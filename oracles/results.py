@@ -9,7 +9,7 @@ from pathlib import Path
 
 from oracles.domain import Scope
 from oracles.reduce import Choices
-from oracles.session import Task
+from oracles.session import CannotLoad, HarnessError, Task
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,17 @@ class Result:
     unexpected: dict[str, str] = field(default_factory=dict)
     complete: bool = False
     broken: bool = False
+
+    def note_broken(self, error: HarnessError) -> None:
+        """The harness failed: no verdict on the implementation."""
+        self.broken = True
+        self.refused = "the harness itself failed, which is a defect of metadata-oracles"
+        self.notes.append(str(error))
+
+    def note_unloadable(self, error: CannotLoad) -> None:
+        """The implementation could not be loaded: nothing was judged."""
+        self.refused = f"could not be loaded: {error}"
+        self.notes.append(error.detail)
 
 
 def replay_command(path: Path, spec: str, backend: str) -> str:
