@@ -7,8 +7,7 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-# Plugins. `pytest_plugins = ["oracles.pytest_plugin"]` stands here as soon as oracles/pytest_plugin.py exists;
-# pytest accepts it in this file only.
+pytest_plugins = ["oracles.pytest_plugin", "pytester"]
 
 # How fast inputs are drawn depends on the machine's load, so that check would fail tests at random.
 settings.register_profile(

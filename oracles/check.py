@@ -11,9 +11,10 @@ The order of the calls is fixed, so that a finding replays:
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,7 @@ from oracles.backends.base import Backend, Variation
 from oracles.call import Run, call, flat, plain_value
 from oracles.contract import Contract, OnlyMemorySafety, Refused, Values
 from oracles.freshness import freshness
-from oracles.memory import poison, torch_dtype
+from oracles.memory import Memory, poison, torch_dtype
 from oracles.providers.base import Implementation
 from oracles.verdict import (
     CompileError,
@@ -52,6 +53,24 @@ MOST_COMPILATIONS = 2
 """Compilations a dtype and mode that G6 allows."""
 
 
+MOST_SUSPECTS = 8
+"""Lines of a kernel that are tried, one call each, to tell which one read what nobody had written."""
+
+
+@runtime_checkable
+class TracesLoads(Protocol):
+    """What a backend offers that can tell which load read memory that nobody had written."""
+
+    def poisoned_loads(self, memory: Memory) -> Mapping[str, str]:
+        """Lines that loaded poison during the call on this memory, and what each read first."""
+
+    def unwritten_load(self, memory: Memory) -> str | None:
+        """What was read first of buffers that nobody had written."""
+
+    def other_poison(self, line: str) -> AbstractContextManager[None]:
+        """Calls inside get another poison on that line."""
+
+
 @dataclass
 class Subject:
     """A loaded implementation with its contract and backend, and what was learnt over its cases."""
@@ -61,17 +80,21 @@ class Subject:
     function: Callable[..., Any]
     backend: Backend
     compilations: dict[str, set[str]] = field(default_factory=dict)
+    after_call: Callable[[], None] | None = None
 
     def run(self, inputs: Inputs, variation: Variation) -> Run:
         """One call on new objects."""
-        return call(self.contract, self.function, self.backend, inputs, variation)
+        run = call(self.contract, self.function, self.backend, inputs, variation)
+        if self.after_call is not None:
+            self.after_call()
+        return run
 
 
 def judge(subject: Subject, inputs: Inputs, *, fresh: bool = True) -> list[Failure]:
     """All failures of one case; an empty list is a pass. Raises :class:`Unsupported` where nothing can be judged."""
     for narrowing in subject.implementation.narrowings:
         if narrowing.excludes(inputs):
-            raise Unsupported(f"{narrowing.clause} ({narrowing.source})")
+            raise Unsupported(narrowing.reason)
     expected = subject.contract.expected(inputs)
     if isinstance(expected, Refused):
         return _judge_refusal(subject, inputs, expected)
@@ -127,7 +150,7 @@ def _unexpected(subject: Subject, error: BaseException) -> Failure:
 
 def _judge_refusal(subject: Subject, inputs: Inputs, expected: Refused) -> list[Failure]:
     if not subject.implementation.refuses:
-        raise Unsupported("refusals are not judged: no upstream check is cited, or the callable opted out")
+        raise Unsupported(f"refusals are not judged: {_why_not_refused(subject)}")
     run = subject.run(inputs, Variation(0, "forward"))
     found: list[Failure] = [item for item in run.failures if isinstance(item, SAFETY)]
     if run.error is None:
@@ -139,6 +162,12 @@ def _judge_refusal(subject: Subject, inputs: Inputs, expected: Refused) -> list[
     elif run.touched:
         found.append(WronglyAccepted(expected.argument, f"refused, but only after writing {run.touched[0]}"))
     return distinct(found)
+
+
+def _why_not_refused(subject: Subject) -> str:
+    if getattr(subject.function, "refuses", None) is False:
+        return "the callable has refuses = False"
+    return "the binding cites no check of the project that refuses"
 
 
 def _judge_values(
@@ -234,8 +263,27 @@ def _unstable(subject: Subject, inputs: Inputs, pair: Pair, place: str, other: V
         if run.error is not None:
             return _unexpected(subject, run.error)
         if not same(flat(run.outputs).get(name), once):
-            return failure(name, f"{place} changes {cause}")
+            source = _read_of_poison(subject, inputs, run, pair) if failure is UninitialisedRead else ""
+            return failure(name, f"{place} changes {cause}{source}")
     return Nondeterministic(name, f"{place} differed once between calls that should agree")
+
+
+def _read_of_poison(subject: Subject, inputs: Inputs, run: Run, pair: Pair) -> str:
+    """Which load brought what nobody had written into a result, on a backend that can tell.
+
+    Of the lines that loaded poison, it is the one whose poison alone, changed, changes the result.
+    """
+    backend = subject.backend
+    if not isinstance(backend, TracesLoads):
+        return ""
+    lines = list(backend.poisoned_loads(run.memory).items())[:MOST_SUSPECTS]
+    for line, what in lines:
+        with backend.other_poison(line):
+            again = subject.run(inputs, Variation(0, "forward"))
+        if again.error is not None or not same(flat(again.outputs).get(pair.name), np.asarray(pair.one)):
+            return f": it read {what}"
+    unwritten = backend.unwritten_load(run.memory)
+    return f": it read {unwritten}" if unwritten else ""
 
 
 def _recompilations(subject: Subject, inputs: Inputs, run: Run) -> list[Failure]:

@@ -21,7 +21,9 @@ from oracles.case import Case, CaseError
 from oracles.contracts import UnknownContract, all_contracts
 from oracles.contracts import by_name as contract_by_name
 from oracles.explain import explanation
+from oracles.origins import usable_spec
 from oracles.providers import ProviderError, resolve
+from oracles.providers.places import identity
 from oracles.replaying import judge_case
 from oracles.report import document, text
 from oracles.results import PROFILES, Result, Settings
@@ -90,14 +92,16 @@ def _implementation_options(function: Callable[..., Any]) -> Callable[..., Any]:
         "backends",
         multiple=True,
         metavar="NAME",
-        help="Where to run; may be repeated.",
+        help="Where to run; may be repeated. `oracles list` says what each can see.",
     )(function)
     return click.option(
         "--impl",
         "specs",
         multiple=True,
         metavar="SPEC",
-        help="optimized, vllm, vllm:WHEEL, vllm:DIR, vllm:git+REPO@REV, or FILE.py:NAME; may be repeated.",
+        help="What to judge; may be repeated: optimized (this project's), vllm or aiter (installed), vllm:WHEEL, "
+        "vllm:DIR, vllm:git+REPO@REV (aiter likewise), or FILE.py:NAME, a callable that takes the contract's inputs "
+        "by keyword and returns its outputs.",
     )(function)
 
 
@@ -107,7 +111,16 @@ _state_option = click.option(
     default=Path(".oracles"),
     envvar="ORACLES_STATE",
     show_default=True,
+    show_envvar=True,
     help="Folder for findings and for what must survive a kill.",
+)
+
+
+_time_limit_option = click.option(
+    "--time-limit",
+    type=SECONDS,
+    help="A case that takes longer is a hang. Default: "
+    f"{', '.join(f'{name} {backend.time_limit:g}' for name, backend in all_backends().items())}.",
 )
 
 
@@ -123,7 +136,11 @@ def main() -> None:
 
 @main.command("list", cls=_Command)
 def list_command() -> None:
-    """Contracts, implementations and backends here, and why one is unavailable."""
+    """Contracts, implementations and backends here, and why one is unavailable.
+
+    The other commands take a contract's name as CONTRACT, a spec with --impl, and a backend's name with --backend.
+    WHEEL stands for a wheel, a zip, a directory or git+REPO@REV; without `:WHEEL`, the installed package is meant.
+    """
     console = Console()
     contracts, implementations, backends = [], [], []
     for contract in all_contracts():
@@ -145,14 +162,31 @@ def list_command() -> None:
 @main.command(cls=_Command, epilog=EXIT_CODES)
 @click.argument("contracts", nargs=-1, metavar="[CONTRACT|FAMILY]...")
 @_implementation_options
-@click.option("--profile", type=click.Choice(list(PROFILES)), default="ci", show_default=True, help="How much to try.")
-@click.option("--examples", type=click.IntRange(min=0), help="Sampled cases, instead of the profile's number.")
 @click.option(
-    "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Seed of the sampled cases."
+    "--profile",
+    type=click.Choice(list(PROFILES)),
+    default="ci",
+    show_default=True,
+    help=f"How much to try; sampled cases: {', '.join(f'{name} {p.examples:,}' for name, p in PROFILES.items())}.",
 )
-@click.option("--time-limit", type=SECONDS, help="Per case, instead of the backend's.")
 @click.option(
-    "--jobs", "-j", type=click.IntRange(min=1), help="Implementations examined at a time. Default: one a core."
+    "--examples", metavar="N", type=click.IntRange(min=0), help="Sampled cases, instead of the profile's number."
+)
+@click.option(
+    "--seed",
+    metavar="S",
+    type=click.IntRange(0, 2**63 - 1),
+    default=0,
+    show_default=True,
+    help="Seed of the sampled cases.",
+)
+@_time_limit_option
+@click.option(
+    "--jobs",
+    "-j",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Implementations examined at a time. Default: one a core.",
 )
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write results as JSON.")
 @click.option("--no-known", is_flag=True, help="Report known findings like new ones.")
@@ -177,9 +211,14 @@ def check(
     The small scope of a contract is walked completely, then inputs are sampled; what fails is reduced to its smallest
     case and written to a file that `oracles replay` and `oracles explain` take.
 
+    `oracles list` has the names. A FAMILY stands for its contracts; without a name all contracts are meant. Without
+    --impl, this project's implementations are judged; without --backend, Triton code in the interpreter and other
+    code on the host.
+
     \b
     Examples:
       oracles check                                   all contracts, this project's kernels
+      oracles check chunk_metadata.mamba_chunk_layout --impl vllm
       oracles check chunk_metadata --impl vllm:vllm-0.33.0-cp38-abi3-manylinux_2_28_x86_64.whl
       oracles check chunk_metadata --impl mine.py:chunk_metadata --backend host --json out.json
     """  # noqa: D301  # click wants the control character, not the two letters
@@ -191,7 +230,7 @@ def check(
         raise click.BadParameter(
             f"{json_path}: there is no such folder, or it cannot be written to", param_hint="--json"
         )
-    planned = plan(contracts, specs or ("optimized",), backends)
+    planned = _said(plan(contracts, specs or ("optimized",), backends))
     corpus = CORPUS if CORPUS.is_dir() else None
     settings = Settings(chosen, seed=seed, state=state, time_limit=time_limit, known=not no_known, corpus=corpus)
     execution = Execution(planned, settings, jobs=jobs)
@@ -265,17 +304,23 @@ def _tell_interrupted(state: Path) -> None:
 @main.command(cls=_Command, epilog=EXIT_CODES)
 @click.argument("case", type=click.Path(dir_okay=False, path_type=Path))
 @_implementation_options
-@click.option("--time-limit", type=SECONDS, help="Instead of the backend's.")
+@_time_limit_option
 @_state_option
 def replay(
     case: Path, specs: tuple[str, ...], backends: tuple[str, ...], time_limit: float | None, state: Path
 ) -> None:
-    """Judge one case file again.
+    """Judge one case file again, and show what the callable prints.
 
-    Without --impl and --backend, the implementation that the case was found with is judged where it was found.
-    """
+    Without --impl and --backend, the implementation that the case was found with is judged where it was found, also
+    from another folder. A path in --impl is meant from the current folder.
+
+    \b
+    Examples:
+      oracles replay .oracles/findings/wrong_value-0123456789abcdef.json
+      oracles replay .oracles/findings/wrong_value-0123456789abcdef.json --impl mended.py:chunk_metadata
+    """  # noqa: D301  # click wants the control character, not the two letters
     loaded = _load(case)
-    planned = _plan_for(loaded, specs, backends)
+    planned = _said(_plan_for(loaded, case, specs, backends))
     settings = Settings(PROFILES["ci"], state=state, time_limit=time_limit)
     results = [*planned.missing, *(judge_case(task, case, loaded, settings) for task in planned.tasks)]
     text.show(Console(), results)
@@ -285,22 +330,26 @@ def replay(
 @main.command(cls=_Command)
 @click.argument("case", type=click.Path(dir_okay=False, path_type=Path))
 @_implementation_options
+@_time_limit_option
 @_state_option
-def explain(case: Path, specs: tuple[str, ...], backends: tuple[str, ...], state: Path) -> None:
+def explain(
+    case: Path, specs: tuple[str, ...], backends: tuple[str, ...], time_limit: float | None, state: Path
+) -> None:
     """Show a case: its inputs, a drawing, the first difference, and got against expected around it.
 
-    The exit code is 0 once the case is shown, whatever its verdict.
+    Without --impl and --backend, the implementation that the case was found with is called where it was found. The
+    exit code is 0 once the case is shown, whatever its verdict.
     """
     loaded = _load(case)
     planned, gone = Plan([], []), None
     try:
         if specs or "implementation" in loaded.origin:
-            planned = _plan_for(loaded, specs, backends)
+            planned = _said(_plan_for(loaded, case, specs, backends))
     except ProviderError as error:
         if specs:
             raise
         gone = f"the implementation that it was found with cannot be shown: {error}"
-    shown = explanation(loaded, case, planned, Settings(PROFILES["ci"], state=state))
+    shown = explanation(loaded, case, planned, Settings(PROFILES["ci"], state=state, time_limit=time_limit))
     Console().print("\n\n".join(filter(None, (shown, gone))), markup=False, highlight=False, soft_wrap=True)
 
 
@@ -313,15 +362,21 @@ def _load(path: Path) -> Case:
     return case
 
 
-def _plan_for(case: Case, specs: Sequence[str], backends: Sequence[str]) -> Plan:
+def _said(planned: Plan) -> Plan:
+    for line in planned.repeated:
+        click.echo(line, err=True)
+    return planned
+
+
+def _plan_for(case: Case, path: Path, specs: Sequence[str], backends: Sequence[str]) -> Plan:
     """The tasks for a case; the implementation and backend it was found with, unless others are asked for."""
     origin = case.origin
-    found_with = str(origin.get("implementation", "optimized"))
+    found_with = usable_spec(case, path)
     planned = plan(
         [case.contract], specs or [found_with], backends or ([str(origin["backend"])] if "backend" in origin else [])
     )
     name = origin.get("callable")
-    if name is not None and (not specs or list(specs) == [found_with]):
+    if name is not None and {identity(spec) for spec in specs} <= {identity(found_with)}:
         # The spec may offer several callables for the contract; the case is about one.
         same = [task for task in planned.tasks if task.implementation.name == name]
         return Plan(same or planned.tasks, [] if same else planned.missing)

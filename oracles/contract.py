@@ -92,13 +92,21 @@ class Narrowing:
     source: str
     excludes: Callable[[Inputs], bool]
 
+    @property
+    def reason(self) -> str:
+        """What a report says of a case that is excluded."""
+        return f"{self.clause} ({self.source})"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Binding:
     """How an upstream project's code answers to a contract's interface.
 
     ``symbols`` maps a file of the project (relative to the tree's root) to the names taken from it; ``adapt`` gets
-    them as one mapping and returns the canonical callable. ``backends`` are the kinds of code in it.
+    them as one mapping and returns the canonical callable. ``other_symbols`` are the sets of other releases, which
+    moved or renamed what is taken: the first set that a tree has completely is the one.
+    ``signatures`` maps a name to the parameter lists that ``adapt`` knows, of one release or another. A function with
+    none of them is not loaded; further parameters may follow if they have defaults.
     Refusals are judged only where ``refuses`` cites the upstream check.
     """
 
@@ -107,6 +115,8 @@ class Binding:
     symbols: Mapping[str, tuple[str, ...]]
     adapt: Callable[[Mapping[str, Any]], Callable[..., Any]]
     runs: Literal["host", "triton"]
+    other_symbols: tuple[Mapping[str, tuple[str, ...]], ...] = ()
+    signatures: Mapping[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
     narrowings: tuple[Narrowing, ...] = ()
     refuses: str | None = None
     refusal_types: tuple[type[BaseException], ...] = (ValueError,)

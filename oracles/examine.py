@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from oracles.arrays import Inputs
 from oracles.case import Case, sizes
@@ -13,8 +14,9 @@ from oracles.contract import Contract, OnlyMemorySafety, Refused, Values
 from oracles.domain import Replay, Sampler
 from oracles.environment import environment
 from oracles.messages import Command, Found, Progress, Replayed, Sample, Try, Walk
+from oracles.origins import origin
 from oracles.reduce import Choices, Reducer, simpler
-from oracles.results import Finding, Result, Settings, replay_command
+from oracles.results import Finding, Result, Settings, result_of
 from oracles.session import CannotLoad, Death, HarnessError, Session, Stopped, Task
 from oracles.slot import Running
 from oracles.verdict import bucket
@@ -56,7 +58,7 @@ class Examination:
     def __init__(self, task: Task, settings: Settings, listener: Listener = lambda result: None) -> None:
         self.task = task
         self.settings = settings
-        self.result = Result(task)
+        self.result = result_of(task, settings)
         self._tell = listener
         self._failing: dict[str, list[_Failing]] = {}
         self._avoid: list[frozenset[str]] = []
@@ -94,6 +96,7 @@ class Examination:
 
     def _stage(self, stage: str) -> None:
         self.result.stage = stage
+        self.result.bound = self._session.bound if self._session is not None else None
         self._tell(self.result)
 
     def _phases(self, session: Session) -> None:
@@ -105,14 +108,19 @@ class Examination:
         scope = profile.scope
 
         def walk(running: Running | None) -> Command:
-            return Walk(scope.count, scope.value, running.choices if running else None, avoid())
+            after, parts = running.choices if running else None, self.settings.parts
+            return Walk(scope.count, scope.value, after, avoid(), self.settings.part, parts)
 
         self._phase(session, walk)
         self._stage("sampling")
+        self._sampling(session)
+
+    def _sampling(self, session: Session) -> None:
+        """The last phase: inputs beyond the small scope, here from the fast sampler."""
 
         def sample(running: Running | None) -> Command:
             start = running.index + 1 if running else 0
-            return Sample(self.settings.seed, start, profile.examples - start, avoid())
+            return Sample(self.settings.seed, start, self.settings.profile.examples - start, self._avoiding())
 
         self._phase(session, sample)
 
@@ -138,7 +146,7 @@ class Examination:
                 continue
             inputs = Case.load(path).inputs
             name = bucket(key, task.contract.traits(inputs))
-            replay = replay_command(path, task.implementation.spec, task.backend.name)
+            replay = self.result.replay(path)
             self.result.findings.append(Finding(kind, where, detail, name, path, sizes(inputs), replay, ()))
 
     def _avoiding(self) -> list[list[str]]:
@@ -151,13 +159,17 @@ class Examination:
             death = self._ask(session, command(running))
             if death is None:
                 return
-            self._patience -= 4 if death.kind == "hang" or death.nursery else 1
-            if death.running is None:
-                self.result.notes.append(f"the worker died between two cases ({death.where}) and was replaced")
-                continue
-            running = death.running
-            self._note_death(session, death)
+            running = self._survived(session, death) or running
         self.result.notes.append(f"{self.result.stage}: ended early, because too many workers died")
+
+    def _survived(self, session: Session, death: Death) -> Running | None:
+        """Account for a dead worker; the case that it ran."""
+        self._patience -= 4 if death.kind == "hang" or death.nursery else 1
+        if death.running is None:
+            self.result.notes.append(f"the worker died between two cases ({death.where}) and was replaced")
+        else:
+            self._note_death(session, death)
+        return death.running
 
     def _ask(self, session: Session, command: Command) -> Death | None:
         for event in session.ask(command):
@@ -199,7 +211,8 @@ class Examination:
             note = f"a worker died ({death.where}) in or behind case {case.id}"
             self.result.notes.append(f"{note}, which does not kill when it is run again: {sizes(inputs)}")
             return
-        case = Case(contract=self.task.contract.full_name, inputs=inputs, origin={"choices": list(choices)})
+        found = self._origin() | {"choices": list(choices)}
+        case = Case(contract=self.task.contract.full_name, inputs=inputs, origin=found)
         path = self.settings.state / "findings" / f"unreduced-{item.kind}-{case.id}.json"
         case.save(path)
         self._failing.setdefault(item.key, []).append(
@@ -319,24 +332,21 @@ class Examination:
                 found.append(_Failing(event.kind, event.where, event.detail, traits, choices))
         return found
 
+    def _origin(self) -> dict[str, Any]:
+        about, cases = self.task.implementation, self.settings.state / "findings"
+        return origin(about.spec, about.name, self.task.backend.name, cases) | {"provider": about.provider}
+
     def _conclude(self, item: _Failing) -> None:
         """Write the finding down."""
         task = self.task
         inputs = task.contract.domain(Replay(item.choices, lenient=True))
         name = bucket(item.key, item.traits)
-        origin = {
-            "implementation": task.implementation.spec,
-            "callable": task.implementation.name,
-            "provider": task.implementation.provider,
-            "backend": task.backend.name,
-            "choices": list(item.choices),
-            "seed": self.settings.seed,
-        }
+        found = self._origin() | {"choices": list(item.choices), "seed": self.settings.seed}
         verdict = {"kind": item.kind, "where": item.where, "detail": item.detail, "bucket": name}
         name_of_contract = task.contract.full_name
-        case = Case(contract=name_of_contract, inputs=inputs, origin=origin, verdict=verdict, environment=environment())
+        case = Case(contract=name_of_contract, inputs=inputs, origin=found, verdict=verdict, environment=environment())
         path = case.save(self.settings.state / "findings" / f"{item.kind}-{case.id}.json")
-        replay = replay_command(path, task.implementation.spec, task.backend.name)
+        replay = self.result.replay(path)
         same = [finding for finding in self.result.findings if (finding.kind, finding.where) == (item.kind, item.where)]
         if any(finding.bucket == name or item.remembered for finding in same):
             return  # where cases depend on earlier ones, several keys end as one

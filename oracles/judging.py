@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -18,6 +18,7 @@ from oracles.environment import environment
 from oracles.known import Known
 from oracles.messages import SHOWN_ELEMENTS, Event, Found, Load, Progress, Shown
 from oracles.slot import Slot
+from oracles.transcript import Transcript
 from oracles.verdict import Failure, Unsupported, described
 
 if TYPE_CHECKING:
@@ -26,9 +27,10 @@ if TYPE_CHECKING:
 PROGRESS_SECONDS = 0.2
 LOG_LIMIT = 1 << 20
 
-Mode = Literal["stream", "trial", "kept", "replay"]
-"""``stream``: news only, written to disk. ``trial``, an attempt of the reducer, and ``kept``, a case of the corpus:
-everything that is not known. ``replay``: everything."""
+Mode = Literal["stream", "example", "trial", "kept", "replay"]
+"""``stream``: news only, written to disk. ``example``, one drawn input, ``trial``, an attempt of a reducer, and
+``kept``, a case of the corpus: everything that is not known. ``replay``: everything. That a known finding does not show
+is noted of inputs that were drawn."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +72,25 @@ class Judging:
                 self.slot.begin(job.choices, job.seed, job.index)
             else:
                 self.slot.begin_file(job.path)
-            self._one(job, traits, mode, fresh=fresh)
+            with self._printing(mode):
+                self._one(job, traits, mode, fresh=fresh)
             self.slot.end(self.counts.judged)
             if monotonic() - shown > PROGRESS_SECONDS:
                 shown = monotonic()
                 self._progress()
         self._progress(done=True)
+
+    @contextlib.contextmanager
+    def _printing(self, mode: Mode) -> Iterator[None]:
+        """Keep what the callable prints, where somebody replays a case to see it."""
+        if mode != "replay":
+            yield
+            return
+        transcript = Transcript()
+        self.subject.after_call = transcript.note_call
+        yield
+        self.subject.after_call = None
+        self.counts.printed = transcript.text()
 
     def _one(self, job: Job, traits: frozenset[str], mode: Mode, *, fresh: bool) -> None:
         from oracles.check import judge
@@ -92,7 +107,7 @@ class Judging:
             return
         self.counts.judged += 1
         explained = self._explained(failures, matching)
-        if mode == "stream":
+        if mode in ("stream", "example"):
             self._note_unexpected(job, failures, matching)
         if mode != "replay":
             failures = [failure for failure in failures if failure.key not in explained]
@@ -101,11 +116,12 @@ class Judging:
     def _tell(
         self, job: Job, traits: frozenset[str], failures: Sequence[Failure], mode: Mode, explained: dict[str, str]
     ) -> None:
-        news = [item for item in failures if mode != "stream" or (item.key, traits) not in self.seen]
+        unseen = [item for item in failures if (item.key, traits) not in self.seen]
+        news = unseen if mode == "stream" else failures
         if not news:
             return
         self.seen.update((item.key, traits) for item in news)
-        path = self._keep(job, news) if mode == "stream" else ""
+        path = self._keep(job, unseen) if unseen and mode in ("stream", "example") else ""
         details = [(item.kind, item.where, item.detail) for item in news]
         self.send(Found(details, sorted(traits), job.choices, path, explained))
 
@@ -152,6 +168,7 @@ class Judging:
             "implementation": self.load.spec,
             "callable": self.load.name,
             "backend": self.load.backend,
+            **self.load.way_back,
         }
         contract = self.load.contract
         return Case(contract=contract, inputs=job.inputs, origin=origin, verdict=verdict, environment=environment())

@@ -16,7 +16,6 @@ from functools import cache
 from pathlib import Path
 
 import msgspec
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from oracles.arrays import Inputs
@@ -36,6 +35,7 @@ class KnownFindingsError(ValueError):
 class Entry(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """One entry of the file.
 
+    ``versions`` lists those that were run, each by itself: of one in between, or a later one, nothing is known.
     ``shows`` lists keys, kind and place; a matching case must show at least one of them, and those that it shows are
     known. ``bucket`` is the name of its smallest case, which ``case`` holds. ``reference`` is a public issue, or
     ``new`` with the ``date`` on which it was found.
@@ -45,7 +45,7 @@ class Entry(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     contract: str
     provider: str
     implementation: str
-    versions: str
+    versions: tuple[str, ...]
     shows: tuple[str, ...]
     bucket: str
     predicate: str
@@ -97,10 +97,13 @@ def _complaint(entry: Entry) -> str | None:
             return f"shows: {key!r} is no kind and place"
     if entry.reference == "new" and entry.date is None:
         return "reference: a new finding needs the date on which it was found"
-    try:
-        SpecifierSet(entry.versions)
-    except InvalidSpecifier as error:
-        return f"versions: {error}"
+    if not entry.versions:
+        return "versions: at least one is needed"
+    for version in entry.versions:
+        try:
+            Version(version)
+        except InvalidVersion:
+            return f"versions: {version!r} is no version; list those that were run, one by one"
     return None
 
 
@@ -118,7 +121,8 @@ def applicable(contract: Contract, implementation: Implementation) -> list[Known
         about = (entry.contract, entry.provider, entry.implementation)
         if about != (contract.full_name, provider, implementation.name):
             continue
-        if not SpecifierSet(entry.versions, prereleases=True).contains(version):
+        # A local label, as of a build for one platform, does not make it another release.
+        if Version(version.public) not in map(Version, entry.versions):
             continue
         if entry.predicate not in contract.known:
             raise KnownFindingsError(f"{entry.id}: predicate: {contract.full_name} has no {entry.predicate}")

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from oracles.providers.base import Bound
+
 MESSAGE_LIMIT = 8 << 20
 """Bytes read at most at a time; what a socket takes is less."""
 
@@ -14,7 +16,7 @@ SHOWN_ELEMENTS = 12_000
 
 
 class Load(msgspec.Struct, tag=True):
-    """First message: what to judge, and where to note it."""
+    """First message: what to judge, and where to note it. ``way_back`` belongs into the origin of every case."""
 
     contract: str
     spec: str
@@ -23,15 +25,18 @@ class Load(msgspec.Struct, tag=True):
     slot: str
     findings: str
     known: bool = True
+    way_back: dict[str, str] = {}
 
 
 class Walk(msgspec.Struct, tag=True):
-    """Judge the small scope, from behind ``after``."""
+    """Judge the small scope, from behind ``after``; of several ``parts``, only part ``part``."""
 
     count: int
     value: int
     after: list[int] | None
     avoid: list[list[str]] = []
+    part: int = 0
+    parts: int = 1
 
 
 class Sample(msgspec.Struct, tag=True):
@@ -44,10 +49,11 @@ class Sample(msgspec.Struct, tag=True):
 
 
 class Try(msgspec.Struct, tag=True):
-    """Judge one choice sequence."""
+    """Judge one choice sequence. ``example``: it was drawn, not made by a reducer, so unexpected passes count."""
 
     choices: list[int]
     fresh: bool
+    example: bool = False
 
 
 class Replayed(msgspec.Struct, tag=True):
@@ -68,9 +74,10 @@ class Fork(msgspec.Struct, tag=True):
 
 
 class Ready(msgspec.Struct, tag=True):
-    """The implementation is loaded. ``pid`` is the child's, and its process group's."""
+    """The implementation is loaded. ``pid`` is the child's, and its process group's; ``bound`` is that of a binding."""
 
     pid: int
+    bound: Bound | None = None
 
 
 class LoadFailed(msgspec.Struct, tag=True):
@@ -105,7 +112,7 @@ class Progress(msgspec.Struct, tag=True):
     """Counts since the last message.
 
     ``unsupported`` counts reasons, ``known`` cases of known findings; ``unexpected`` maps known findings to a case
-    that matches and passed.
+    that matches and passed. ``printed`` is what the callable printed, of a case that was replayed.
     """
 
     judged: int
@@ -116,6 +123,7 @@ class Progress(msgspec.Struct, tag=True):
     done: bool
     known: dict[str, int] = {}
     unexpected: dict[str, str] = {}
+    printed: str = ""
 
 
 class Broken(msgspec.Struct, tag=True):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from oracles.case import Case, sizes
 from oracles.messages import Found, Progress, Replayed
-from oracles.results import Finding, Result, Settings, replay_command
+from oracles.results import Finding, Result, Settings, result_of
 from oracles.session import CannotLoad, Death, HarnessError, Session, Task
 from oracles.verdict import bucket
 
@@ -21,9 +21,9 @@ def _bucket(case: Case, kind: str, where: str, traits: frozenset[str]) -> str:
 
 def judge_case(task: Task, path: Path, case: Case, settings: Settings) -> Result:
     """One task on one case. A death of the worker is a finding like any other."""
-    result = Result(task)
+    result = result_of(task, settings)
     traits = task.contract.traits(case.inputs)
-    replay = replay_command(path, task.implementation.spec, task.backend.name)
+    replay = result.replay(path)
     try:
         with Session(task, settings.state, time_limit=settings.time_limit) as session:
             for event in session.ask(Replayed(str(path.absolute()))):
@@ -37,11 +37,13 @@ def judge_case(task: Task, path: Path, case: Case, settings: Settings) -> Result
                     if isinstance(event, Progress):
                         result.judged += event.judged
                         result.unsupported.update(event.unsupported)
+                        result.printed += event.printed
                     continue
                 for kind, where, detail in failures:
                     name = _bucket(case, kind, where, traits)
                     summary = sizes(case.inputs)
                     result.findings.append(Finding(kind, where, detail, name, path, summary, replay, ()))
+            result.bound = session.bound
     except HarnessError as error:
         result.note_broken(error)
     except CannotLoad as error:

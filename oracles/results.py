@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from oracles.domain import Scope
+from oracles.providers.base import Bound
 from oracles.reduce import Choices
 from oracles.session import CannotLoad, HarnessError, Task
 
@@ -29,7 +30,7 @@ PROFILES = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run was asked for."""
+    """What a run was asked for. Of several ``parts`` that share the small scope, it is part ``part``."""
 
     profile: Profile
     seed: int = 0
@@ -37,6 +38,8 @@ class Settings:
     time_limit: float | None = None
     known: bool = True
     corpus: Path | None = None
+    part: int = 0
+    parts: int = 1
     reduce_attempts: int = 1500
     reduce_seconds: float = 20.0
 
@@ -57,7 +60,11 @@ class Finding:
 
 @dataclass
 class Result:
-    """What became of one task. ``refused`` says why nothing could be judged."""
+    """What became of one task. ``refused`` says why nothing could be judged, ``bound`` what a binding was bound to.
+
+    ``time_limit`` is that of a case, where it was not the backend's own. ``printed`` is what the callable wrote to
+    standard output and error, where that was asked for.
+    """
 
     task: Task
     judged: int = 0
@@ -72,6 +79,20 @@ class Result:
     unexpected: dict[str, str] = field(default_factory=dict)
     complete: bool = False
     broken: bool = False
+    bound: Bound | None = None
+    time_limit: float | None = None
+    printed: str = ""
+
+    def replay(self, path: Path) -> str:
+        """The command line that judges a case file as it was judged here."""
+        task = self.task
+        return replay_command(path, task.implementation.spec, task.backend.name, self.time_limit)
+
+    @property
+    def narrowed(self) -> Counter[str]:
+        """The part of ``unsupported`` that was not given to a binding, because a narrowing excludes it."""
+        reasons = {narrowing.reason for narrowing in self.task.implementation.narrowings}
+        return Counter({reason: count for reason, count in self.unsupported.items() if reason in reasons})
 
     def note_broken(self, error: HarnessError) -> None:
         """The harness failed: no verdict on the implementation."""
@@ -85,6 +106,15 @@ class Result:
         self.notes.append(error.detail)
 
 
-def replay_command(path: Path, spec: str, backend: str) -> str:
-    """The exact command line that shows a finding again."""
-    return shlex.join(["oracles", "replay", str(path), "--impl", spec, "--backend", backend])
+def result_of(task: Task, settings: Settings) -> Result:
+    """The result of a task that is about to be judged with these settings."""
+    limit = settings.time_limit
+    return Result(task, time_limit=None if limit == task.backend.time_limit else limit)
+
+
+def replay_command(path: Path, spec: str, backend: str, time_limit: float | None = None) -> str:
+    """The exact command line that shows a finding again; ``time_limit`` in seconds, where the backend's is another."""
+    words = ["oracles", "replay", str(path), "--impl", spec, "--backend", backend]
+    if time_limit is not None:
+        words += ["--time-limit", repr(time_limit).removesuffix(".0")]
+    return shlex.join(words)

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from oracles.backends import all_backends, by_name
@@ -17,7 +17,9 @@ from oracles.contracts import UnknownContract, all_contracts, select
 from oracles.contracts import by_name as contract_by_name
 from oracles.domain import Replay, Sampler
 from oracles.examine import Examination
+from oracles.origins import origin
 from oracles.providers import Implementation, ProviderError, resolve
+from oracles.providers.places import identity
 from oracles.results import Result, Settings, replay_command
 from oracles.session import Task
 from oracles.slot import Meta, Running, leftovers
@@ -25,10 +27,11 @@ from oracles.slot import Meta, Running, leftovers
 
 @dataclass(frozen=True)
 class Plan:
-    """The tasks of a run, and the results of those that cannot be started."""
+    """The tasks of a run, the results of those that cannot be started, and a line for each that was named again."""
 
     tasks: list[Task]
     missing: list[Result]
+    repeated: list[str] = field(default_factory=list)
 
 
 def plan(names: Sequence[str], specs: Sequence[str], backends: Sequence[str]) -> Plan:
@@ -36,9 +39,15 @@ def plan(names: Sequence[str], specs: Sequence[str], backends: Sequence[str]) ->
     contracts: list[Contract] = []
     for name in names:
         contracts += [contract for contract in select(name) if contract not in contracts]
-    chosen = [by_name(name) for name in backends]
+    chosen = [by_name(name) for name in dict.fromkeys(backends)]
     found = Plan([], [])
+    first: dict[str, str] = {}
     for spec in specs:
+        earlier = first.get(identity(spec))
+        if earlier is not None:
+            found.repeated.append(f"--impl {spec} names the same as --impl {earlier}: it is judged once")
+            continue
+        first[identity(spec)] = spec
         for implementation in _resolved(spec, contracts, names):
             contract = contract_by_name(implementation.contract)
             for backend in chosen or [default_backend(implementation.runs)]:
@@ -128,7 +137,7 @@ def interrupted(state: Path) -> list[Interrupted]:
     """Leftovers of killed runs, each written down as a case file."""
     found = []
     for meta, running in leftovers(state / "running"):
-        case = _case_of(meta, running)
+        case = _case_of(meta, running, state / "interrupted")
         if case is None:
             continue
         path = case.save(state / "interrupted" / f"{case.id}.json")
@@ -136,7 +145,7 @@ def interrupted(state: Path) -> list[Interrupted]:
     return found
 
 
-def _case_of(meta: Meta, running: Running) -> Case | None:
+def _case_of(meta: Meta, running: Running, folder: Path) -> Case | None:
     try:
         if running.path is not None:
             return Case.load(Path(running.path))
@@ -147,5 +156,5 @@ def _case_of(meta: Meta, running: Running) -> Case | None:
             inputs = contract.domain(Sampler(running.seed, running.index))
     except (UnknownContract, CaseError, ValueError):
         return None  # written by another release, whose choices mean something else here
-    origin = {"implementation": meta.spec, "callable": meta.name, "backend": meta.backend}
-    return Case(contract=meta.contract, inputs=inputs, origin=origin)
+    found = origin(meta.spec, meta.name, meta.backend, folder)
+    return Case(contract=meta.contract, inputs=inputs, origin=found)

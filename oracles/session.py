@@ -35,7 +35,8 @@ from oracles.messages import (
     decode_event,
     encode,
 )
-from oracles.providers.base import Implementation
+from oracles.origins import way_back
+from oracles.providers.base import Bound, Implementation
 from oracles.slot import Meta, Running, Slot
 
 LOAD_SECONDS = 180.0
@@ -104,9 +105,11 @@ class Session:
     def __init__(self, task: Task, state: Path, *, time_limit: float | None = None, known: bool = True) -> None:
         self.task = task
         self.time_limit = task.backend.time_limit if time_limit is None else time_limit
+        self.bound: Bound | None = None
         self._meta = Meta(
             task.contract.full_name, task.implementation.spec, task.implementation.name, task.backend.name
         )
+        state = state.absolute()  # a callable may change the worker's folder
         self._slot = Slot(state / "running" / f"{os.getpid()}-{next(_numbers)}.slot", create=self._meta)
         self._findings = state / "findings"
         self._log: IO[bytes] = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115  # closed by __exit__
@@ -163,7 +166,7 @@ class Session:
         self._send(Fork())
         event = self._receive(LOAD_SECONDS)
         if isinstance(event, Ready):
-            self._child = event.pid
+            self._child, self.bound = event.pid, event.bound
         elif isinstance(event, LoadFailed):
             self._await_death()
             raise CannotLoad(event.reason, event.detail)
@@ -192,8 +195,8 @@ class Session:
         self._channel = ours
         meta = self._meta
         places = str(self._slot.path), str(self._findings)
-        load = Load(meta.contract, meta.spec, meta.name, meta.backend, *places, self._known)
-        self._send(load)
+        back = way_back(meta.spec, self._findings)
+        self._send(Load(meta.contract, meta.spec, meta.name, meta.backend, *places, self._known, back))
 
     def _send(self, command: Command) -> bool:
         assert self._channel is not None

@@ -16,6 +16,7 @@ import select
 import signal
 import socket
 import traceback
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -156,7 +157,7 @@ class _Child:
             os._exit(0)
         subject = Subject(contract, implementation, function, backend)
         known = applicable(contract, implementation) if load.known else []
-        self.send(Ready(os.getpid()))
+        self.send(Ready(os.getpid(), implementation.bound))
         return Judging(load, subject, known, slot, self.send)
 
     def _loop(self, judging: Judging) -> None:
@@ -168,7 +169,11 @@ class _Child:
         domain = judging.subject.contract.domain
         if isinstance(command, Try):
             source = Replay(command.choices, lenient=True)
-            judging.run([Job(domain(source), source.choices)], mode="trial", fresh=command.fresh)
+            judging.run(
+                [Job(domain(source), source.choices)],
+                mode="example" if command.example else "trial",
+                fresh=command.fresh,
+            )
         elif isinstance(command, Replayed | Show):
             job = Job(Case.load(Path(command.path)).inputs, [], path=command.path)
             if isinstance(command, Show):
@@ -177,10 +182,16 @@ class _Child:
             kept = isinstance(command, Replayed) and command.kept
             judging.run([job], mode="kept" if kept else "replay")
         elif isinstance(command, Walk):
-            walked = walk(domain, Scope(command.count, command.value), command.after)
-            judging.run((Job(inputs, source.choices) for inputs, source in walked), avoid=command.avoid)
+            judging.run(_walked(domain, command), avoid=command.avoid)
         elif isinstance(command, Sample):
             judging.run(_sampled(domain, command), avoid=command.avoid)
+
+
+def _walked(domain: Callable[[Source], Inputs], command: Walk) -> Iterator[Job]:
+    """What belongs to a part is decided by the choices alone, so that a walk can be taken up anywhere."""
+    for inputs, source in walk(domain, Scope(command.count, command.value), command.after):
+        if zlib.crc32(repr(source.choices).encode()) % command.parts == command.part:
+            yield Job(inputs, source.choices)
 
 
 def _sampled(domain: Callable[[Source], Inputs], command: Sample) -> Iterator[Job]:

@@ -11,6 +11,7 @@ VENDOR = Vendor(
     build="cuda",
     nodes=("nvidia[0-9]*", "dxg"),
     visible=("CUDA_VISIBLE_DEVICES",),
+    selecting=("CUDA_VISIBLE_DEVICES",),
 )
 
 FP8_FROM = 89

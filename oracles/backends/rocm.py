@@ -11,6 +11,7 @@ VENDOR = Vendor(
     build="hip",
     nodes=("kfd", "dxg"),
     visible=("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
+    selecting=("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
 )
 
 FP8 = {

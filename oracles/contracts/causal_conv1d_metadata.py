@@ -163,9 +163,6 @@ def _of_vllm(names: Mapping[str, Any]) -> Callable[..., Any]:
     """The function of the release, which returns a triple or a record, and may take no device."""
     upstream = names[VLLM_FUNCTION]
     parameters = inspect.signature(upstream).parameters
-    first = next(iter(parameters), "")
-    if not first.startswith("query_start_loc_p") or set(parameters) - {first, "device"}:
-        raise LookupError(f"{VLLM_FUNCTION}({', '.join(parameters)}) is not what the binding knows")
 
     def causal_conv1d_metadata(query_start_loc: Any, block_m: int) -> tuple[Any, Any, Any]:
         options = {"device": query_start_loc.device} if "device" in parameters else {}
@@ -189,6 +186,7 @@ BINDINGS = (
         project="vllm",
         name=VLLM_FUNCTION,
         symbols={"vllm/v1/attention/backends/utils.py": (VLLM_FUNCTION,)},
+        signatures={VLLM_FUNCTION: (("query_start_loc_p_cpu", "device"), ("query_start_loc_p",))},
         adapt=_of_vllm,
         runs="host",
         narrowings=(ONLY_8,),

@@ -224,27 +224,31 @@ ONE_LENGTH = Narrowing(
     excludes=lambda inputs: "lengths_disagree" in traits(inputs),
 )
 
+HOST_NAMES = ("prepare_chunk_indices", "prepare_chunk_offsets")
+HOST_SIGNATURES = dict.fromkeys(HOST_NAMES, (("cu_seqlens", "chunk_size"),))
+
 BINDINGS = (
     Binding(
         project="vllm",
         name="prepare_chunk_metadata_device",
         symbols={"vllm/models/kimi_k3/amd/kda_metadata.py": ("prepare_chunk_metadata_device",)},
+        signatures={"prepare_chunk_metadata_device": (("cu_seqlens", "cu_seqlens_cpu", "chunk_size"),)},
         adapt=lambda names: names["prepare_chunk_metadata_device"],
         runs="triton",
     ),
     Binding(
         project="vllm",
         name="prepare_chunk_indices+prepare_chunk_offsets",
-        symbols={
-            "vllm/third_party/flash_linear_attention/ops/index.py": (
-                "prepare_chunk_indices",
-                "prepare_chunk_offsets",
-            )
-        },
+        symbols={"vllm/third_party/flash_linear_attention/ops/index.py": HOST_NAMES},
+        other_symbols=({"vllm/model_executor/layers/fla/ops/index.py": HOST_NAMES},),
+        signatures=HOST_SIGNATURES,
         adapt=_host_functions,
         runs="host",
         narrowings=(ONE_LENGTH,),
-        follow=("vllm.third_party.flash_linear_attention.ops.utils",),
+        follow=(
+            "vllm.third_party.flash_linear_attention.ops.utils",
+            "vllm.model_executor.layers.fla.ops.utils",
+        ),
     ),
 )
 
@@ -256,9 +260,8 @@ AITER_BINDINGS = (
     Binding(
         project="aiter",
         name="gated_delta_rule.prepare_chunk_indices+prepare_chunk_offsets",
-        symbols={
-            f"{_AITER}/gated_delta_rule/utils/index.py": ("prepare_chunk_indices", "prepare_chunk_offsets"),
-        },
+        symbols={f"{_AITER}/gated_delta_rule/utils/index.py": HOST_NAMES},
+        signatures=HOST_SIGNATURES,
         adapt=_host_functions,
         runs="host",
         narrowings=(ONE_LENGTH,),
@@ -271,6 +274,7 @@ AITER_BINDINGS = (
             f"{_AITER}/chunk_delta_attn/utils/index.py": ("prepare_chunk_indices",),
             f"{_AITER}/gated_delta_rule/utils/index.py": ("prepare_chunk_offsets",),
         },
+        signatures=HOST_SIGNATURES,
         adapt=_host_functions,
         runs="host",
         narrowings=(ONE_LENGTH,),

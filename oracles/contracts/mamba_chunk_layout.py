@@ -281,17 +281,15 @@ def expected(inputs: Inputs) -> Expected:
 
 
 VLLM_METHOD = "BaseMambaAttentionMetadataBuilder._compute_chunk_metadata"
-VLLM_ARGUMENTS = ("num_prefills", "num_computed_tokens_p_cpu", "query_start_loc_p_cpu")
+VLLM_ARGUMENTS = ("chunk_size", "num_prefills", "num_computed_tokens_p_cpu", "query_start_loc_p_cpu")
+CHECKPOINTS = "checkpoint_offsets_p"
 
 
 def _of_vllm(names: Mapping[str, Any]) -> Callable[..., Any]:
     """The static method with checkpoints, or the method of earlier releases without them, which returns three lists."""
     upstream = names[VLLM_METHOD]
-    parameters = inspect.signature(upstream).parameters
-    missing = [name for name in VLLM_ARGUMENTS if name not in parameters]
-    unknown = set(parameters) - {"self", "chunk_size", "checkpoint_offsets_p", *VLLM_ARGUMENTS}
-    if missing or unknown:
-        raise LookupError(f"{VLLM_METHOD}({', '.join(parameters)}) is not what the binding knows")
+    known = {"self", *VLLM_ARGUMENTS, CHECKPOINTS}
+    parameters = [name for name in inspect.signature(upstream).parameters if name in known]
 
     def mamba_chunk_layout(
         query_start_loc: Any, num_computed_tokens: Any, chunk_size: int, checkpoint_offsets: Any
@@ -299,8 +297,8 @@ def _of_vllm(names: Mapping[str, Any]) -> Callable[..., Any]:
         import torch
 
         offsets = None if checkpoint_offsets is None else checkpoint_offsets.tolist()
-        if offsets and any(offsets) and "checkpoint_offsets_p" not in parameters:
-            raise Unsupported(f"no checkpoints (the signature {VLLM_METHOD}({', '.join(parameters)}))")
+        if offsets and any(offsets) and CHECKPOINTS not in parameters:
+            raise Unsupported(f"no checkpoints: this release's _compute_chunk_metadata has no {CHECKPOINTS}")
         count = int(num_computed_tokens.shape[0])
         given = {
             "self": SimpleNamespace(chunk_size=chunk_size),
@@ -308,7 +306,7 @@ def _of_vllm(names: Mapping[str, Any]) -> Callable[..., Any]:
             "num_prefills": count,
             "num_computed_tokens_p_cpu": num_computed_tokens,
             "query_start_loc_p_cpu": query_start_loc,
-            "checkpoint_offsets_p": offsets,
+            CHECKPOINTS: offsets,
         }
         lists = list(upstream(**{name: given[name] for name in parameters}))
         if len(lists) == 3:
@@ -323,6 +321,7 @@ BINDINGS = (
         project="vllm",
         name="_compute_chunk_metadata",
         symbols={"vllm/v1/attention/backends/mamba_attn.py": (VLLM_METHOD,)},
+        signatures={VLLM_METHOD: ((*VLLM_ARGUMENTS, CHECKPOINTS), ("self", *VLLM_ARGUMENTS))},
         adapt=_of_vllm,
         runs="host",
     ),

@@ -1,7 +1,8 @@
 """Providers: where the implementations of a contract come from.
 
-A provider spec is one of ``optimized``; ``vllm`` or ``aiter`` (installed); ``vllm:DIR``, ``vllm:FILE.whl``,
-``vllm:FILE.zip``, ``vllm:git+REPOSITORY@REVISION`` (lifted from source text, nothing imported); ``FILE.py:NAME``.
+A provider spec is one of ``optimized``; ``vllm`` or ``aiter`` (installed: imported, or lifted where that fails);
+``vllm:DIR``, ``vllm:FILE.whl``, ``vllm:FILE.zip``, ``vllm:git+REPOSITORY@REVISION`` (lifted from source text, nothing
+imported); ``FILE.py:NAME``.
 Resolving one reads text only. Importing, lifting and executing happen in ``Implementation.load``, in the worker.
 """
 
@@ -49,11 +50,14 @@ def find(spec: str, contract: Contract, name: str) -> Implementation:
 
 
 def loaded(implementation: Implementation) -> tuple[Implementation, Callable[..., Any]]:
-    """Load an implementation, and correct its record by what only the live callable shows (``refuses = False``)."""
+    """Load an implementation, and complete its record by what only the live callable shows.
+
+    That is ``refuses = False``, and what a binding was bound to.
+    """
     function = implementation.load()
     if getattr(function, "refuses", None) is False:
         implementation = dataclasses.replace(implementation, refuses=False)
-    return implementation, function
+    return dataclasses.replace(implementation, bound=getattr(implementation.load, "bound", None)), function
 
 
 def _from_file(spec: str, contracts: Sequence[Contract], *, named: bool) -> Implementation:

@@ -234,7 +234,7 @@ class LiftedFile:
         local: dict[str, Any] = {}
         self._execute(shell, local)
         note(self.imports.report.lifted, f"{self.path}:{name}")
-        return _plain_function(vars(local[owner.name])[name.partition(".")[2]])
+        return plain_function(vars(local[owner.name])[name.partition(".")[2]])
 
     def _follow_export(self, name: str) -> None:
         """Allow the modules that a wanted name is merely passed on from: asking for the name means asking for it."""
@@ -337,7 +337,7 @@ class LiftedFile:
         return LiftError(f"{self.lifter.tree.label}: {self.path} has no {name}{hint}")
 
 
-def _plain_function(member: Any) -> Any:
+def plain_function(member: Any) -> Any:
     """The function inside a static method, class method or property."""
     if isinstance(member, staticmethod | classmethod):
         return member.__func__

@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -16,12 +16,17 @@ def _none() -> Mapping[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Project:
-    """``stubs`` is called in the worker, because it imports torch and Triton; a binding's own stubs go before it."""
+    """``stubs`` is called in the worker, because it imports torch and Triton; a binding's own stubs go before it.
+
+    ``needs`` maps a ``module:name`` that must be true in an imported package to what it means where it is not: such a
+    package is lifted.
+    """
 
     package: str
     distributions: tuple[str, ...]
     stubs: Callable[[], Mapping[str, Any]] = _none
     follow: tuple[str, ...] = ()
+    needs: Mapping[str, str] = field(default_factory=dict)
 
 
 def _vllm_stubs() -> dict[str, Any]:
@@ -35,6 +40,8 @@ def _vllm_stubs() -> dict[str, Any]:
         "vllm.utils.gpu_sync_debug:gpu_sync_allowed": contextlib.nullcontext,
         "vllm.utils.platform_utils:is_pin_memory_available": _can_pin,
         "vllm.utils:is_pin_memory_available": _can_pin,
+        # One release computes it in the module's __getattr__, which no text shows as a name of the module.
+        "vllm.utils.torch_utils:PIN_MEMORY": _can_pin(),
         "vllm.triton_utils:HAS_TRITON": True,
     }
     for name, module in (("triton", "triton"), ("tl", "triton.language")):
@@ -53,6 +60,7 @@ PROJECTS = {
         distributions=("vllm",),
         stubs=_vllm_stubs,
         follow=("vllm.triton_utils", "vllm.utils", "vllm.utils.math_utils", "vllm.utils.torch_utils"),
+        needs={"vllm.triton_utils:HAS_TRITON": "without a GPU driver, vLLM puts a placeholder in Triton's place"},
     ),
     "aiter": Project(package="aiter", distributions=("amd-aiter",)),
 }

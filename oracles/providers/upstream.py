@@ -1,22 +1,20 @@
-"""Implementations of upstream projects: every binding of the contracts asked for, lifted from one source tree."""
+"""Implementations of upstream projects: every binding of the contracts asked for, from one source tree."""
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import importlib.util
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from oracles.contract import Binding, Contract
 from oracles.providers.archives import ArchiveTree
 from oracles.providers.base import Implementation, ProviderError
+from oracles.providers.binding import Files, InstalledBinding, LiftedBinding, chosen
 from oracles.providers.git import GitTree
-from oracles.providers.imports import Report
-from oracles.providers.lifter import Lifter
 from oracles.providers.projects import Project, project
-from oracles.providers.toplevel import SourceFile
 from oracles.providers.trees import DirectoryTree, Tree
 from oracles.providers.versions import UNKNOWN, directory_version
 from oracles.verdict import Unsupported
@@ -50,7 +48,11 @@ def implementations(
     """
     about = project(name)
     tree = open_tree(place, about)
-    files: dict[str, SourceFile | str] = {}
+    if isinstance(tree, GitTree):
+        # A branch may move meanwhile, and HEAD~1 means another commit tomorrow: the worker and a replay get this one.
+        place = f"git+{tree.repository}@{tree.commit}"
+        spec = f"{name}:{place}"
+    files: Files = {}
     found = []
     for contract in contracts:
         bindings = [binding for binding in contract.bindings if binding.project == name]
@@ -63,59 +65,26 @@ def implementations(
     return found
 
 
-@dataclass
-class LiftedBinding:
-    """Lifts a binding when it is called; ``report`` then says what was lifted, stubbed, followed and is missing."""
-
-    place: str
-    binding: Binding
-    report: Report | None = field(default=None)
-
-    def __call__(self) -> Callable[..., Any]:
-        """The canonical callable; refused with ``LookupError``: what the tree turns out not to have."""
-        about = project(self.binding.project)
-        lifter = Lifter(
-            open_tree(self.place, about),
-            project=(about.package,),
-            stubs={**about.stubs(), **self.binding.stubs},
-            follow=(*about.follow, *self.binding.follow),
-        )
-        self.report = lifter.imports.report
-        return self.binding.adapt(_objects(lifter, self.binding.symbols))
-
-
-def _objects(lifter: Lifter, symbols: Mapping[str, Iterable[str]]) -> dict[str, Any]:
-    objects: dict[str, Any] = {}
-    for path, names in symbols.items():
-        for name, value in lifter.lift(path, names).objects.items():
-            if name in objects:
-                raise LookupError(f"the binding takes {name} from two files; {path} is the second")
-            objects[name] = value
-    return objects
-
-
 def _implementation(
-    spec: str,
-    place: str,
-    contract: Contract,
-    binding: Binding,
-    tree: Tree,
-    files: dict[str, SourceFile | str],
+    spec: str, place: str, contract: Contract, binding: Binding, tree: Tree, files: Files
 ) -> Implementation:
-    reasons = [
-        reason for path, names in binding.symbols.items() for reason in _lacks(tree, path, names, files) if reason
-    ]
+    choice = chosen(tree, binding, files)
+    load: Callable[[], Callable[..., Any]] = _refusing(choice.lacking or "")
+    if choice.lacking is None:
+        load = lifted = LiftedBinding(functools.partial(open_tree, place, project(binding.project)), binding, choice)
+        if not place and isinstance(tree, DirectoryTree):
+            load = InstalledBinding(lifted, tree.root)
     return Implementation(
         spec=spec,
         provider=tree.label,
         name=binding.name,
         contract=contract.full_name,
         runs=binding.runs,
-        load=_refusing(reasons[0]) if reasons else LiftedBinding(place, binding),
+        load=load,
         narrowings=binding.narrowings,
         refuses=binding.refuses is not None,
         refusal_types=binding.refusal_types,
-        unsupported=reasons[0] if reasons else None,
+        unsupported=choice.lacking,
     )
 
 
@@ -129,26 +98,6 @@ def _unbound(spec: str, name: str, label: str, contract: Contract, reason: str) 
         load=_refusing(reason),
         unsupported=reason,
     )
-
-
-def _lacks(tree: Tree, path: str, names: Iterable[str], files: dict[str, SourceFile | str]) -> Iterable[str]:
-    """Why names of a file cannot be lifted, from its text alone. ``files`` keeps what was parsed, or why not."""
-    if path not in files:
-        files[path] = _parsed(tree, path)
-    file = files[path]
-    if isinstance(file, str):
-        return [file]
-    return [f"not in this release: {path} has no {name}" for name in names if not file.has(name)]
-
-
-def _parsed(tree: Tree, path: str) -> SourceFile | str:
-    text = tree.read(path)
-    if text is None:
-        return f"not in this release: there is no {path}"
-    try:
-        return SourceFile(text, path)
-    except SyntaxError as error:
-        return f"this Python cannot parse {path}: {error.msg} (line {error.lineno})"
 
 
 def _refusing(reason: str) -> Callable[[], Callable[..., Any]]:

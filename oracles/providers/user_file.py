@@ -12,11 +12,11 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from oracles.contract import Contract
 from oracles.providers.base import Implementation, ProviderError
-from oracles.providers.optimized import source_of
+from oracles.providers.reach import reaches_triton
 from oracles.providers.toplevel import bound_names, imports
 
 _PROJECT = str(Path(__file__).resolve().parents[2])
@@ -41,7 +41,7 @@ def implementation(spec: str, file: str, name: str, contracts: Sequence[Contract
         provider=path.name,
         name=name,
         contract=_contract(path, tree, name, contracts, named=named).full_name,
-        runs=_runs(path, tree),
+        runs="triton" if reaches_triton(path, name, [str(path.parent), _PROJECT]) else "host",
         load=Execution(path.resolve(), name),
         refuses=refuses is not False,
     )
@@ -169,24 +169,3 @@ def _contract(path: Path, tree: ast.Module, name: str, contracts: Sequence[Contr
 
 def _names(contracts: Sequence[Contract]) -> str:
     return ", ".join(contract.full_name for contract in contracts)
-
-
-def _runs(path: Path, tree: ast.Module) -> Literal["host", "triton"]:
-    """Whether the file, or a file of this project or beside it that it imports, imports Triton."""
-    todo, seen = [(path, tree)], {path.resolve()}
-    while todo:
-        file, parsed = todo.pop()
-        for module, level, taken in imports(parsed):
-            if module.partition(".")[0] == "triton" and level == 0:
-                return "triton"
-            folders = [str(file.parents[level - 1])] if level else [str(path.parent), _PROJECT]
-            for name in (module, *(f"{module}.{item}".lstrip(".") for item in taken)):
-                found = source_of(name, folders) if name else None
-                if found is None or found.resolve() in seen:
-                    continue
-                seen.add(found.resolve())
-                try:
-                    todo.append((found, ast.parse(found.read_bytes())))
-                except (OSError, SyntaxError, ValueError):
-                    continue  # its own error shows when the file is executed
-    return "host"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,12 @@ import msgspec
 
 from oracles import known
 from oracles.environment import environment
-from oracles.results import Result, replay_command
+from oracles.providers.base import Bound
+from oracles.results import Result
 from oracles.verdict import PASS, UNSUPPORTED
 
 SCHEMA = 1
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def verdict_of(result: Result) -> str:
@@ -25,7 +27,9 @@ def verdict_of(result: Result) -> str:
 def reason_of(result: Result) -> str:
     """Why nothing was judged, or what was left out, in one line."""
     parts = [result.refused] if result.refused else []
-    parts += [f"{count} cases unsupported: {reason}" for reason, count in result.unsupported.most_common()]
+    narrowed = result.narrowed
+    for reason, count in result.unsupported.most_common():
+        parts.append(f"{count} cases {'narrowed' if reason in narrowed else 'unsupported'}: {reason}")
     if result.avoided:
         parts.append(f"{result.avoided} cases not run")
     if not result.complete:
@@ -67,7 +71,7 @@ def _findings(result: Result, common: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _known(result: Result, common: dict[str, Any]) -> list[dict[str, Any]]:
     """One entry a known finding that showed."""
-    task, entries = result.task, []
+    entries = []
     for identifier, count in sorted(result.known.items()):
         entry = known.by_id(identifier)
         entries.append(
@@ -78,15 +82,20 @@ def _known(result: Result, common: dict[str, Any]) -> list[dict[str, Any]]:
                 "bucket": entry.bucket,
                 "case": entry.case,
                 "detail": f"{entry.summary} ({entry.reference}; {count} cases)",
-                "replay": replay_command(Path(entry.case), task.implementation.spec, task.backend.name),
+                "replay": result.replay(known_case(entry)),
             }
         )
     return entries
 
 
+def known_case(entry: known.Entry) -> Path:
+    """The case file of a known finding, as it is reached from the current folder."""
+    place = ROOT / entry.case
+    return Path(entry.case) if Path.cwd() == ROOT or not place.exists() else place
+
+
 def _unexpected(result: Result, common: dict[str, Any]) -> list[dict[str, Any]]:
     """One entry a known finding that a matching case did not show."""
-    task = result.task
     return [
         common
         | {
@@ -95,7 +104,7 @@ def _unexpected(result: Result, common: dict[str, Any]) -> list[dict[str, Any]]:
             "bucket": None,
             "case": path,
             "detail": unexpected_pass(identifier),
-            "replay": replay_command(Path(path), task.implementation.spec, task.backend.name),
+            "replay": result.replay(Path(path)),
         }
         for identifier, path in sorted(result.unexpected.items())
     ]
@@ -106,12 +115,37 @@ def unexpected_pass(identifier: str) -> str:
     return f"unexpected pass: the known finding {identifier} matches this case, which does not show it"
 
 
-def document(results: Iterable[Result]) -> dict[str, Any]:
+def task_of(result: Result) -> dict[str, Any]:
+    """How one implementation was bound, and what became of every case; ``bound`` is null of what is no binding."""
+    implementation, bound = result.task.implementation, result.bound
+    return {
+        "contract": result.task.contract.full_name,
+        "implementation": implementation.name,
+        "provider": implementation.provider,
+        "backend": result.task.backend.name,
+        "judged": result.judged,
+        "narrowed": dict(result.narrowed),
+        "unsupported": dict(result.unsupported - result.narrowed),
+        "not_run": result.avoided,
+        "refused": result.refused,
+        "bound": None if bound is None else msgspec.to_builtins(bound),
+    }
+
+
+def bound_line(bound: Bound) -> str:
+    """How a binding came to life, for people."""
+    reason = f", because {bound.reason}" if bound.reason else ""
+    which = f", symbol set {bound.number} of {bound.sets}" if bound.sets > 1 else ""
+    return f"bound: {bound.version}, {bound.how}{reason}{which}: {', '.join(bound.functions)}"
+
+
+def document(results: Sequence[Result]) -> dict[str, Any]:
     """The whole run as one object."""
     return {
         "schema": SCHEMA,
         "environment": environment(),
         "results": [entry for result in results for entry in entries(result)],
+        "tasks": [task_of(result) for result in results],
     }
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,9 +11,12 @@ from rich.panel import Panel
 from rich.table import Table
 
 from oracles import known
-from oracles.report.document import reason_of, unexpected_pass, verdict_of
-from oracles.results import Finding, Result, replay_command
+from oracles.report.document import bound_line, known_case, reason_of, unexpected_pass, verdict_of
+from oracles.results import Finding, Result
 from oracles.verdict import PASS
+
+WIDTH = 110
+"""Characters a line of a listing in a pipe."""
 
 
 def show(console: Console, results: Sequence[Result]) -> None:
@@ -25,11 +28,12 @@ def show(console: Console, results: Sequence[Result]) -> None:
 
 
 def listing(console: Console, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on a terminal; in a pipe one line a row, its cells separated by tabs."""
+    """A table on a terminal; in a pipe one line a row, what does not fit and further lines of cells below it."""
     if not console.is_terminal:
-        _plain(console, f"{title}:")
+        _plain(console, f"{title} ({', '.join(headings)}):")
         for row in rows:
-            _plain(console, "  " + "\t".join(cell.replace("\n", "; ") for cell in row))
+            for line in _wrapped(row):
+                _plain(console, line)
         return
     table = Table(title=title, title_justify="left")
     for heading in headings:
@@ -37,6 +41,17 @@ def listing(console: Console, title: str, headings: Sequence[str], rows: Sequenc
     for row in rows:
         table.add_row(*map(escape, row))
     console.print(table)
+
+
+def _wrapped(row: Sequence[str]) -> list[str]:
+    """A row in lines of ``WIDTH`` characters, unless a single word is longer; its cells are two spaces apart."""
+    short, long = [cell for cell in row if "\n" not in cell], [cell for cell in row if "\n" in cell]
+    # Names stay whole, so that they can be searched for.
+    wrapper = textwrap.TextWrapper(WIDTH, break_long_words=False, break_on_hyphens=False)
+    wrapper.initial_indent, wrapper.subsequent_indent = " " * 2, " " * 6
+    lines = wrapper.wrap("  ".join(short))
+    wrapper.initial_indent, wrapper.subsequent_indent = " " * 6, " " * 8
+    return lines + [line for cell in long for part in cell.splitlines() for line in wrapper.wrap(part)]
 
 
 def totals(results: Sequence[Result]) -> str:
@@ -49,19 +64,21 @@ def totals(results: Sequence[Result]) -> str:
     return text + (f", {silent} of {len(results)} implementations not judged" if silent else "")
 
 
-def _known_lines(result: Result) -> list[str]:
-    """Known findings that showed, and those that unexpectedly did not."""
-    lines = []
+def _lines(result: Result) -> list[str]:
+    """What a binding was bound to, known findings that showed, and those that unexpectedly did not."""
+    lines = [] if result.bound is None else [bound_line(result.bound)]
     for identifier, count in sorted(result.known.items()):
         entry = known.by_id(identifier)
         lines.append(f"known: {entry.bucket}  {entry.summary} ({identifier}, {entry.reference}; {count} cases)")
-        lines.append(f"       {replay_command(Path(entry.case), result.task.implementation.spec, _backend(result))}")
+        lines.append(f"       {result.replay(known_case(entry))}")
     lines += [f"{unexpected_pass(identifier)}: {path}" for identifier, path in sorted(result.unexpected.items())]
     return lines
 
 
-def _backend(result: Result) -> str:
-    return result.task.backend.name
+def _printed_lines(result: Result) -> list[str]:
+    """What the callable printed, marked as not ours."""
+    lines = [f"| {line}".rstrip() for line in result.printed.splitlines()]
+    return ["printed by the callable (standard output and error):", *lines] if lines else []
 
 
 def _verdict(result: Result) -> str:
@@ -91,10 +108,12 @@ def _show_rich(console: Console, results: Sequence[Result]) -> None:
         reason = reason_of(result)
         if reason:
             console.print(f"[yellow]{escape(result.task.implementation.name)}[/]: {escape(reason)}", highlight=False)
-        for line in _known_lines(result):
+        for line in _lines(result):
             console.print(line, style="dim", markup=False, highlight=False)
         for finding in result.findings:
             console.print(_panel(result, finding))
+        for line in _printed_lines(result):
+            console.print(line, markup=False, highlight=False)
     console.print(totals(results), style="bold")
 
 
@@ -114,13 +133,15 @@ def _show_plain(console: Console, results: Sequence[Result]) -> None:
         line = f"{_verdict(result):<12} {task.label} | {result.judged} cases"
         reason = reason_of(result)
         _plain(console, line + (f" | {reason}" if reason else ""))
-        for known_line in _known_lines(result):
-            _plain(console, f"  {known_line}")
+        for said in _lines(result):
+            _plain(console, f"  {said}")
         for finding in result.findings:
             _plain(console, f"  {finding.bucket}")
             _plain(console, "\n".join(f"    {line}" for line in finding.detail.splitlines()))
             _plain(console, f"    input: {finding.summary}")
             _plain(console, f"    replay: {finding.replay}")
+        for line in _printed_lines(result):
+            _plain(console, f"  {line}")
     _plain(console, totals(results))
 
 

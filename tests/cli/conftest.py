@@ -86,7 +86,7 @@ class Command:
         if not path.exists():
             return None
         document = json.loads(path.read_bytes())
-        assert set(document) == {"schema", "environment", "results"}
+        assert set(document) == {"schema", "environment", "results", "tasks"}
         assert document["schema"] == 1
         return document["results"]
 

@@ -33,6 +33,12 @@ def test_list_is_plain_in_a_pipe(in_process):
         assert any(word in line for line in out.splitlines()), word
 
 
+def test_list_has_short_lines_in_a_pipe(in_process):
+    _, out, _ = in_process("list")
+    assert max(len(line) for line in out.splitlines()) <= 110
+    assert "\t" not in out
+
+
 def test_list_names_every_contract_and_backend(in_process):
     from oracles.backends import all_backends
     from oracles.contracts import all_contracts

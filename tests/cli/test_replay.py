@@ -2,12 +2,15 @@
 
 import json
 import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from oracles.arrays import array
 from oracles.case import Case
+from oracles.domain import Scope
+from oracles.results import PROFILES, Profile
 
 NAME = "chunk_metadata.chunk_metadata"
 
@@ -38,7 +41,8 @@ def test_the_printed_command_shows_the_finding_again(oracles, name, file):
     for result in found.results:
         program, *command = shlex.split(result["replay"])
         assert program == "oracles"
-        again = oracles.run(*command, "--time-limit", "4")
+        assert command[-2:] == ["--time-limit", "4"]
+        again = oracles.run(*command)
         assert again.code == 1
         assert again.err == ""
         lines = again.out.splitlines()
@@ -96,6 +100,63 @@ def test_nothing_can_be_judged(oracles):
                         "--backend", "host")  # fmt: skip
     assert ended.code == 3
     assert "backend host runs none" in ended.out
+
+
+PRINTS = """
+import sys
+
+calls = []
+
+
+def chunk_metadata(**inputs):
+    calls.append(0)
+    print("the sizes", list(inputs["cu_seqlens"].shape), flush=False)
+    if len(calls) == 2:
+        print("once more [red]", file=sys.stderr)
+    if inputs["chunk_size"] > 9:
+        print("a long text" * 1000)
+"""
+
+
+def test_what_a_callable_prints_is_shown(oracles, in_process):
+    (oracles.folder / "mine.py").write_text(PRINTS)
+    a_case(oracles, origin={"implementation": "mine.py:chunk_metadata", "backend": "host"})
+    code, out, err = in_process("replay", "case.json")
+    assert (code, err) == (1, "")
+    assert out.splitlines()[-6:-1] == [
+        "  printed by the callable (standard output and error):",
+        "  | the sizes [2]",
+        "  | (in further calls for this case:)",
+        "  | the sizes [2]",
+        "  | once more [red]",
+    ]
+    a_case(oracles, chunk_size=10, origin={"implementation": "mine.py:chunk_metadata", "backend": "host"})
+    _, out, _ = in_process("replay", "case.json")
+    assert 2000 < len(out) < 6000
+    assert "\n  | ... (11" in out
+
+
+def test_the_printed_command_and_the_case_alone_work_where_they_may(oracles, in_process, monkeypatch):
+    """The command where it was printed, the case from any folder, and from where the project was moved to."""
+    project = oracles.folder / "project"
+    project.mkdir()
+    (project / "mine.py").write_text("def chunk_metadata(**inputs):\n    return ()\n")
+    monkeypatch.chdir(project)
+    check = ("check", NAME, "--impl", "mine.py:chunk_metadata", "--examples", "0", "--json", "out.json")
+    monkeypatch.setattr("oracles.cli.CORPUS", project)
+    monkeypatch.setitem(PROFILES, "ci", Profile(Scope(0, 0), 0))
+    assert in_process(*check)[0] == 1
+    result = json.loads((project / "out.json").read_text())["results"][0]
+    origin = json.loads((project / result["case"]).read_text())["origin"]
+    assert (origin["implementation"], origin["folder"]) == ("mine.py:chunk_metadata", "../..")
+    assert in_process(*shlex.split(result["replay"])[1:])[0] == 1
+    moved = project.rename(oracles.folder / "moved")
+    monkeypatch.chdir(oracles.folder)
+    code, out, _ = in_process("replay", str(Path("moved") / result["case"]))
+    assert code == 1
+    [line] = [line for line in out.splitlines() if "replay:" in line]
+    assert f"--impl {moved / 'mine.py'}:chunk_metadata" in line
+    assert in_process(*shlex.split(line)[2:])[0] == 1
 
 
 def changed(**values):
@@ -181,6 +242,7 @@ def test_a_damaged_case_is_a_usage_error(oracles, in_process, command, damage):
         ({"backend": "moon"}, "moon"),
         ({"backend": 3}, "backend"),
         ({"implementation": 3}, "implementation"),
+        ({"folder": 3}, "origin.folder"),
     ],
 )
 def test_an_origin_that_is_gone(oracles, in_process, origin, word):

@@ -75,7 +75,7 @@ def watched(call: Callable[[Memory], Mapping[str, torch.Tensor]], variation: Var
     found = [*seen.failures, *memory.faults()]
     result["failures"] = [[failure.kind, failure.where, failure.detail] for failure in found]
     result["launches"], result["compilations"] = seen.launches, seen.compilations
-    result["poisoned"] = seen.poisoned
+    result["poisoned"], result["unwritten"] = seen.poisoned, seen.unwritten
     return result
 
 
@@ -123,8 +123,13 @@ def orders() -> dict[str, Any]:
         order_of[(5,)](out, counter)
         return {"out": out}
 
+    def unwritten(memory: Memory) -> Mapping[str, torch.Tensor]:
+        order_of[(2,)](memory.allocate((2,), torch.int32, "out"), memory.allocate((1,), torch.int32, "counter"))
+        return {}
+
     kinds = ("forward", "reverse", "random")
-    return {kind: watched(call, Variation(order=kind, seed=3)) for kind in kinds}
+    found = {kind: watched(call, Variation(order=kind, seed=3)) for kind in kinds}
+    return found | {"unwritten": watched(unwritten)}
 
 
 @check

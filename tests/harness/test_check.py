@@ -302,9 +302,18 @@ def test_damage_of_a_refused_call_is_reported():
     assert keys(input_mutated, REFUSABLE) == ["input_mutated:x"]
 
 
+def opted_out(x, size):
+    return right(x, size)
+
+
+opted_out.refuses = False
+
+
 def test_refusals_are_not_judged_without_a_citation():
-    with pytest.raises(Unsupported, match="refusals are not judged"):
+    with pytest.raises(Unsupported, match="refusals are not judged: the binding cites no check"):
         judge(subject(right, refuses=False), REFUSABLE)
+    with pytest.raises(Unsupported, match="refusals are not judged: the callable has refuses = False"):
+        judge(subject(opted_out, refuses=False), REFUSABLE)
     assert keys(right, X, refuses=False) == []
 
 

@@ -164,7 +164,7 @@ def test_a_finding_is_minimal(examine, body, bucket, inputs):
     shown = (case.inputs["cu_seqlens"].data.tolist(), case.inputs["cu_seqlens_cpu"].data.tolist())
     assert (*shown, case.inputs["chunk_size"]) == inputs
     assert case.verdict["bucket"] == finding.bucket
-    assert finding.replay == replay_command(finding.case, case.origin["implementation"], "host")
+    assert finding.replay == replay_command(finding.case, case.origin["implementation"], "host", 60.0)
 
 
 def test_the_same_fault_on_special_inputs_is_one_finding(examine):

@@ -121,12 +121,19 @@ def test_race_report_names_both_programs_and_lines(observed: dict[str, Any]) -> 
 
 
 def test_orders(observed: dict[str, Any]) -> None:
-    drawn = {order: result["values"]["out"] for order, result in observed["orders"].items()}
+    found = {order: result for order, result in observed["orders"].items() if order != "unwritten"}
+    drawn = {order: result["values"]["out"] for order, result in found.items()}
     assert drawn["forward"] == [0, 1, 2, 3, 4]
     assert drawn["reverse"] == [4, 3, 2, 1, 0]
     assert sorted(drawn["random"]) == [0, 1, 2, 3, 4]
     assert drawn["random"] not in (drawn["forward"], drawn["reverse"])
-    assert all(keys(result) == [] for result in observed["orders"].values())
+    assert all((keys(result), result["unwritten"]) == ([], []) for result in found.values())
+
+
+def test_a_load_of_what_nobody_wrote_is_remembered(observed: dict[str, Any]) -> None:
+    [what] = observed["orders"]["unwritten"]["unwritten"]
+    assert what.startswith("counter[0]; kernel order_of, program (0, 0, 0), interpreter_kernels.py:")
+    assert what.endswith("; lane 0 of 1, 1 lanes in all, which nobody had written")
 
 
 def test_pointer_tables(observed: dict[str, Any]) -> None:

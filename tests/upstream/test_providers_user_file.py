@@ -212,38 +212,80 @@ def test_refuses(tmp_path):
     assert [loaded(item)[0].refuses for item in found.values()] == [True, False, True, False, False]
 
 
+KERNEL = "import triton\n@triton.jit\ndef kernel(): pass\n"
+
+
 @pytest.mark.parametrize(
-    ("files", "runs"),
+    "text",
     [
-        ({"mine.py": "import triton.language as tl"}, "triton"),
-        ({"mine.py": "from triton import jit"}, "triton"),
-        ({"mine.py": "def g():\n    import triton"}, "triton"),
-        ({"mine.py": "try:\n    import triton\nexcept ImportError:\n    pass"}, "triton"),
-        ({"mine.py": "import kernels", "kernels.py": "import triton"}, "triton"),
-        (
-            {"mine.py": "from kernels.deep import k", "kernels/__init__.py": "", "kernels/deep.py": "import triton"},
-            "triton",
-        ),
-        (
-            {"mine.py": "from kernels import deep", "kernels/__init__.py": "", "kernels/deep.py": "import triton"},
-            "triton",
-        ),
-        (
-            {"mine.py": "import k.a", "k/__init__.py": "", "k/a.py": "from .b import c", "k/b.py": "import triton"},
-            "triton",
-        ),
-        ({"mine.py": "import one", "one.py": "import two", "two.py": "import one\nimport triton"}, "triton"),
-        ({"mine.py": "import one", "one.py": "import mine"}, "host"),
-        ({"mine.py": "import one", "one.py": "def ("}, "host"),
-        ({"mine.py": "import tritonish, numpy, json"}, "host"),
-        ({"mine.py": "'import triton'"}, "host"),
+        "import triton.language as tl\ndef f(): return tl.int32",
+        "from triton import jit\n@jit\ndef f(): pass",
+        "def f():\n    import triton",
+        "try:\n    import triton\nexcept ImportError:\n    triton = None\ndef f(): return triton",
+        f"{KERNEL}def g(): kernel[1]()\ndef f(): g()",
+        f"{KERNEL}f = lambda: kernel[1]()",
+        f"{KERNEL}class A:\n    def run(self): kernel[1]()\ndef f(): A().run()",
+        f"{KERNEL}def f(run=kernel): pass",
+        f"{KERNEL}def plain(): pass\nf = plain\nf = kernel",
+        f"{KERNEL}TABLE = {{}}\nTABLE['k'] = kernel\ndef f(): TABLE['k']()",
+        f"{KERNEL}TABLE = []\nTABLE.append(kernel)\ndef f(): TABLE[0]()",
+        f"TABLE = []\ndef keep(x):\n    TABLE.append(x)\n    return x\n{KERNEL}@keep\ndef late(): kernel[1]()\n"
+        "def f(): TABLE[0]()",
+        f"{KERNEL}def f(): return f.run()\nf.run = kernel",
+        f"{KERNEL}def f(): return f.run()\nsetattr(f, 'run', kernel)",
+        f"{KERNEL}run = None\ndef start():\n    global run\n    run = kernel\ndef f(): run()",
+        f"{KERNEL}def f(): globals()['kernel']()",
+        f"{KERNEL}def f(): return unknown()",
+        "from sibling import kernel as k\ndef f(): k[1]()",
+        "import sibling\ndef f(): sibling.kernel[1]()",
+        "import sibling\ndef f(): getattr(sibling, 'ker' + 'nel')()",
+        "from sibling import *\ndef f(): kernel[1]()",
+        "import package.deep\ndef f(): package.deep.kernel[1]()",
+        "from package import deep\ndef f(): deep.kernel[1]()",
+        "from package.relative import indirect\ndef f(): indirect()",
+        "from registry import RUN\nimport sibling\ndef f(): RUN[0]()",
     ],
 )
-def test_kind_of_code(tmp_path, files, runs):
-    for name, text in files.items():
-        user(tmp_path, text, name)
-    path = user(tmp_path, f"{files['mine.py']}\ndef f(): pass\n")
-    assert find(f"{path}:f", CONTRACTS[0], "f").runs == runs
+def test_code_that_reaches_triton(tmp_path, text):
+    neighbours(tmp_path)
+    assert find(f"{user(tmp_path, text)}:f", CONTRACTS[0], "f").runs == "triton"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"import torch\n{KERNEL}def launch(): kernel[1]()\ndef f(x): return torch.arange(x)\nf.refuses = False",
+        f"{KERNEL}SIZE = 3\ndef launch(): kernel[SIZE]()\nMADE = launch(SIZE)\ndef f(kernel): return kernel + SIZE",
+        f"{KERNEL}def f(): pass\ndef g(): pass\nBOTH = {{'plain': f, 'triton': kernel}}",
+        f"{KERNEL}CACHE = {{}}\ndef f(x): return CACHE.setdefault(x, x)",
+        f"{KERNEL}def f(): pass\nif __name__ == '__main__':\n    f.run = kernel",
+        f"{KERNEL}class f:\n    size = 3\n    twice = 2 * size\n    def __new__(cls): return cls.twice",
+        f"{KERNEL}def f():\n    try:\n        pass\n    except OSError as error:\n        print(error, __file__)",
+        "from sibling import plain\ndef f(): plain()",
+        "import sibling as s\ndef f(): s.plain()",
+        "from package.relative import plain\nf = plain",
+        "import one\ndef f(): one.x()",
+        "import broken\ndef f(): broken.x()",
+        "import tritonish, numpy\ndef f(): numpy.arange(3)",
+        "def f(): return 'import triton'",
+    ],
+)
+def test_code_beside_triton_that_does_not_reach_it(tmp_path, text):
+    neighbours(tmp_path)
+    assert find(f"{user(tmp_path, text)}:f", CONTRACTS[0], "f").runs == "host"
+
+
+def neighbours(folder):
+    for name, text in {
+        "sibling.py": f"import registry\n{KERNEL}registry.RUN.append(kernel)\ndef plain(): pass\n",
+        "registry.py": "RUN = []\n",
+        "package/__init__.py": "",
+        "package/deep.py": f"{KERNEL}def plain(): pass\n",
+        "package/relative.py": "from .deep import kernel, plain\ndef indirect(): kernel[1]()\n",
+        "one.py": "import mine\ndef x(): return mine.f\n",
+        "broken.py": "def (",
+    }.items():
+        user(folder, text, name)
 
 
 # Which contract a user's callable is judged for

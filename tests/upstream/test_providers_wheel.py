@@ -40,20 +40,11 @@ print("vllm" in sys.modules)
 """
 
 
-def wheel():
-    """The wheel that the environment names, or the one that lies in the project."""
-    named = os.environ.get("ORACLES_VLLM_WHEEL")
-    return Path(named) if named else next(iter(sorted((ROOT / "wheels").glob("vllm-*.whl"))), None)
-
-
 @pytest.mark.upstream
-def test_both_chunk_builders_of_the_wheel():
+def test_both_chunk_builders_of_the_wheel(released):
     pytest.importorskip("triton", reason="Triton is not installed")
-    path = wheel()
-    if path is None:
-        pytest.skip("no vLLM wheel: put one in wheels/ or name it in ORACLES_VLLM_WHEEL")
     done = subprocess.run(
-        [sys.executable, "-c", CODE, str(path)],
+        [sys.executable, "-c", CODE, str(released)],
         env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,

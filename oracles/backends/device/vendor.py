@@ -25,7 +25,8 @@ class Vendor:
     """One make of device.
 
     ``build`` is the attribute of ``torch.version`` that a build of torch for it has; ``nodes`` are patterns below
-    ``/dev`` of which one exists where its driver is loaded; ``visible`` are the variables that choose among devices.
+    ``/dev`` of which one exists where its driver is loaded; ``visible`` are the variables that choose among devices, of
+    which those in ``selecting`` are names of one list that is applied last, the first one where the caller set none.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Vendor:
     build: str
     nodes: tuple[str, ...]
     visible: tuple[str, ...]
+    selecting: tuple[str, ...]
 
     def unavailable(self, dev: Path = Path("/dev")) -> str | None:
         """Why no device of this make can be used, by facts that cost nothing; else ``None``."""

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
+from weakref import WeakKeyDictionary
 
 from oracles.backends.base import CHILD_MEMORY, Variation
 from oracles.backends.interpreter.limits import limit_of
@@ -47,6 +48,10 @@ class InterpreterBackend:
     freshness_elements: int = 64
     time_limit: float = 30.0
     memory_limit: int | None = CHILD_MEMORY
+
+    def __init__(self) -> None:
+        self._observed: WeakKeyDictionary[Memory, InterpreterObservation] = WeakKeyDictionary()
+        self._other_poison: str | None = None
 
     def unavailable(self) -> str | None:
         """Why it cannot be used. Triton is not imported here: that would fix its mode for the whole process."""
@@ -88,6 +93,23 @@ class InterpreterBackend:
         """The interpreter's own limits, raised as exceptions of many types."""
         return limit_of(error)
 
+    def poisoned_loads(self, memory: Memory) -> Mapping[str, str]:
+        """The kernel lines of a call that loaded poison because they were masked off, and the first of each."""
+        return self._observed[memory].reads
+
+    def unwritten_load(self, memory: Memory) -> str | None:
+        """The first load of a call from memory that nobody had written."""
+        return next(iter(self._observed[memory].unwritten), None)
+
+    @contextmanager
+    def other_poison(self, line: str) -> Iterator[None]:
+        """Calls inside get another poison on this kernel line, and are otherwise as without."""
+        self._other_poison = line
+        try:
+            yield
+        finally:
+            self._other_poison = None
+
     @contextmanager
     def watch(self, memory: Memory, variation: Variation) -> Iterator[InterpreterObservation]:
         """Check every launch inside.
@@ -99,7 +121,8 @@ class InterpreterBackend:
         from oracles.backends.interpreter.session import Session
 
         observation = InterpreterObservation()
-        session = Session(memory, variation, observation)
+        session = Session(memory, variation, observation, self._other_poison)
+        self._observed[memory] = observation
         with session.installed():
             try:
                 yield observation

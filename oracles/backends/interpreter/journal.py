@@ -81,9 +81,20 @@ class Journal:
         verb = "read" if what is OutOfBoundsRead else "wrote"
         target = extent.locate(address, size) if extent is not None else hex(address)
         count = int(owned.size - np.count_nonzero(owned))
-        who = Access(self.kernel, self.index(self.number), site)
-        detail = f"{verb} {target}; {who}; lane {lane} of {lanes.size}, {count} lanes in all"
+        detail = f"{verb} {target}; {self._who(site, lane, lanes.size, count)}"
         self._strays[key] = _Stray(what, place, detail)
+
+    def describe(self, addresses: Addresses, chosen: Flags, size: int, hint: Extent | None) -> str:
+        """What an access reached, and who it was; ``chosen`` are the lanes of the block that it is about."""
+        lane = int(np.flatnonzero(chosen)[0])
+        address = int(addresses.ravel()[lane])
+        extent = hint or self.space.nearest(address)
+        target = extent.locate(address, size) if extent is not None else hex(address)
+        return f"{target}; {self._who(current_site(), lane, chosen.size, int(np.count_nonzero(chosen)))}"
+
+    def _who(self, site: Site | None, lane: int, lanes: int, count: int) -> str:
+        who = Access(self.kernel, self.index(self.number), site)
+        return f"{who}; lane {lane} of {lanes}, {count} lanes in all"
 
     def touch(
         self,

@@ -19,8 +19,10 @@ from triton.runtime import interpreter as triton_interpreter
 
 from oracles.backends.interpreter.arguments import HINT
 from oracles.backends.interpreter.journal import Journal
+from oracles.backends.interpreter.observation import InterpreterObservation
 from oracles.backends.interpreter.sites import current_site
 from oracles.backends.interpreter.space import Addresses, Flags, Part
+from oracles.memory import poison as memory_poison
 from oracles.verdict import Failure, OutOfBoundsRead, OutOfBoundsWrite, Unsupported
 
 Handle = Any
@@ -65,12 +67,16 @@ def poison_lanes(dtype: np.dtype[Any], shape: tuple[int, ...], sentinel: int) ->
 
 
 class Checks:
-    """Checked memory operations on one interpreter builder. ``journal`` is that of the running launch."""
+    """Checked memory operations on one interpreter builder. ``journal`` is that of the running launch.
 
-    def __init__(self, builder: Any, sentinel: int) -> None:
+    Loads on the line ``other_poison`` get the other one of the two poisons where they are masked off.
+    """
+
+    def __init__(self, builder: Any, sentinel: int, seen: InterpreterObservation, other_poison: str | None) -> None:
         self.sentinel = sentinel
         self.journal: Journal | None = None
-        self.poisoned: dict[str, int] = {}
+        self._seen = seen
+        self._other_poison = other_poison
         self._atomic = False
         self._load: Callable[..., Handle] = builder.create_masked_load
         self._store: Callable[..., None] = builder.create_masked_store
@@ -85,12 +91,16 @@ class Checks:
         if journal is not None and journal.recording and not self._atomic:
             journal.touch(lanes.parts, lanes.addresses, dtype.itemsize)
         if lanes.plain:
-            return self._load(pointers, mask, other, *policy, **options)
-        fill = self._poison(dtype, lanes.on) if other is None else np.broadcast_to(other.data, lanes.on.shape)
+            loaded = self._load(pointers, mask, other, *policy, **options)
+            self._note_unwritten(lanes, loaded.data)
+            return loaded
+        fill = self._poison(pointers, dtype, lanes.on) if other is None else np.broadcast_to(other.data, lanes.on.shape)
         if lanes.legal is not lanes.on:
             fill = np.where(lanes.on & ~lanes.legal, np.zeros((), dtype), fill)
         handle = triton_interpreter.TensorHandle
-        return self._load(pointers, handle(lanes.legal, tl.int1), handle(fill, element), *policy, **options)
+        loaded = self._load(pointers, handle(lanes.legal, tl.int1), handle(fill, element), *policy, **options)
+        self._note_unwritten(lanes, loaded.data)
+        return loaded
 
     def store(self, pointers: Handle, value: Handle, mask: Handle, *policy: Any, **options: Any) -> None:
         """A masked store; lanes out of bounds are dropped."""
@@ -110,6 +120,7 @@ class Checks:
         lanes = self._lanes(pointers, mask, dtype.itemsize, OutOfBoundsWrite)
         legal = triton_interpreter.TensorHandle(lanes.legal, tl.int1)
         before = self._rmw(operation, pointers, value, legal, sem, scope)
+        self._note_unwritten(lanes, before.data)
         self._record_atomic(pointers, before, lanes, dtype, sem)
         if not lanes.plain:
             fill = np.where(lanes.on, np.zeros((), dtype), poison_lanes(dtype, lanes.on.shape, self.sentinel))
@@ -130,6 +141,7 @@ class Checks:
             operands = [handle(data, kind) for data, kind in zip(chosen, types, strict=True)]
             result[legal] = self._cas(*operands, sem, scope).data
         before = handle(result, compare.dtype.scalar)
+        self._note_unwritten(lanes, result)
         self._record_atomic(pointers, before, lanes, dtype, sem)
         return before
 
@@ -168,12 +180,38 @@ class Checks:
         legal[on] = owned
         return Lanes(on, addresses, parts, legal)
 
-    def _poison(self, dtype: np.dtype[Any], on: Flags) -> npt.NDArray[Any]:
+    def _poison(self, pointers: Handle, dtype: np.dtype[Any], on: Flags) -> npt.NDArray[Any]:
+        sentinel = self.sentinel
         if not on.all():
             assert self.journal is not None
             line = f"{self.journal.kernel}: {current_site() or 'an unknown line'}"
-            self.poisoned[line] = self.poisoned.get(line, 0) + int(on.size - np.count_nonzero(on))
-        return poison_lanes(dtype, on.shape, self.sentinel)
+            poisoned = self._seen.poisoned
+            poisoned[line] = poisoned.get(line, 0) + int(on.size - np.count_nonzero(on))
+            if line not in self._seen.reads:
+                what = self.journal.describe(pointers.data, ~on, dtype.itemsize, pointers.attr.get(HINT))
+                self._seen.reads[line] = f"{what}, masked off in a load without other"
+            sentinel = 1 - sentinel if line == self._other_poison else sentinel
+        return poison_lanes(dtype, on.shape, sentinel)
+
+    def _note_unwritten(self, lanes: Lanes, loaded: npt.NDArray[Any]) -> None:
+        """Remember the first load of an element that still holds the poison of its buffer."""
+        if self._seen.unwritten or self.journal is None:
+            return
+        for extent, owned in lanes.parts:
+            region = extent.region
+            if region is None or not region.writable or region.itemsize != loaded.itemsize:
+                continue
+            poison = memory_poison(region.tensor.dtype, self.journal.space.memory.sentinel)
+            held = np.broadcast_to(loaded, lanes.on.shape)[lanes.on]
+            untouched = (_as_bits(held) == poison.view(f"u{loaded.itemsize}")[0]) & (True if owned is None else owned)
+            if untouched.any():
+                chosen = lanes.on.copy()
+                chosen[lanes.on] = untouched
+                addresses = np.zeros(lanes.on.shape, np.uint64)
+                addresses[lanes.on] = lanes.addresses
+                what = self.journal.describe(addresses, chosen, loaded.itemsize, extent)
+                self._seen.unwritten.append(f"{what}, which nobody had written")
+                return
 
     def _record_store(self, pointers: Handle, data: npt.NDArray[Any], lanes: Lanes, dtype: np.dtype[Any]) -> None:
         if self.journal is None or not self.journal.recording or not lanes.parts:

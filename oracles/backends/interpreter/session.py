@@ -37,16 +37,21 @@ _ATOMICS = ("create_atomic_load", "create_atomic_store", "create_atomic_poll")
 
 
 class Session:
-    """All launches of one call."""
+    """All launches of one call. ``other_poison``: see :class:`~.memory_access.Checks`."""
 
-    def __init__(self, memory: Memory, variation: Variation, observation: InterpreterObservation) -> None:
+    def __init__(
+        self,
+        memory: Memory,
+        variation: Variation,
+        observation: InterpreterObservation,
+        other_poison: str | None = None,
+    ) -> None:
         self.variation = variation
         self.observation = observation
         self.unsupported: Unsupported | None = None
         self._space = AddressSpace(memory)
         self._builder = triton_interpreter.interpreter_builder
-        self._checks = Checks(self._builder, variation.sentinel)
-        self._checks.poisoned = observation.poisoned
+        self._checks = Checks(self._builder, variation.sentinel, observation, other_poison)
         self._undo = ExitStack()
         self._adopted: set[int] = set()
 

@@ -1,0 +1,33 @@
+"""Released wheels: every binding binds and is judged, what they show is known, and every known finding shows."""
+
+import pytest
+
+from oracles import known
+from oracles.contracts import all_contracts
+from oracles.examine import Examination
+from oracles.results import PROFILES, Settings
+from oracles.run import plan
+
+FEWEST = 200
+"""Cases of a ci-profile check that a binding has to judge: one that is narrowed to less says little."""
+
+BINDINGS = [(contract, binding) for contract in all_contracts() for binding in contract.bindings]
+OF_VLLM = [pytest.param(*pair, id=pair[1].name) for pair in BINDINGS if pair[1].project == "vllm"]
+
+
+@pytest.mark.upstream
+@pytest.mark.slow
+@pytest.mark.parametrize(("contract", "binding"), OF_VLLM)
+def test_a_binding_judges_enough_and_shows_exactly_what_is_known(tmp_path, request, released, contract, binding):
+    planned = plan([contract.full_name], [f"vllm:{released}"], [])
+    refused = {result.task.implementation.name: result.refused for result in planned.missing}
+    assert binding.name not in refused, refused
+    [task] = [task for task in planned.tasks if task.implementation.name == binding.name]
+    corpus = request.config.rootpath / "corpus"
+    result = Examination(task, Settings(PROFILES["ci"], state=tmp_path, corpus=corpus)).run()
+    assert result.refused is None, result.notes
+    assert ([finding.bucket for finding in result.findings], result.unexpected) == ([], {})
+    assert result.judged >= FEWEST, dict(result.unsupported)
+    assert set(result.known) == {item.entry.id for item in known.applicable(contract, task.implementation)}
+    assert (result.bound.version, result.bound.how) == (task.implementation.provider, "lifted")
+    assert len(result.bound.functions) == sum(map(len, binding.symbols.values()))
