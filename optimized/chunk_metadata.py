@@ -1,14 +1,14 @@
 """Chunk indices and offsets for chunked linear attention, built on the device without a look from the host.
 
-One kernel, compiled in two widths. A batch of at most 2,048 sequences takes one launch: some programs write the
-offsets, the others write 256 rows each and find their rows' sequences themselves. A larger batch takes a launch before
-it that sums the chunks of up to 1,024 spans of sequences, so that each program of the second launch starts where its
-own sequences start instead of reading all of them.
+Programs are owned by sequences: each one adds up the chunks before its sequences and writes their offsets and rows.
+Up to 1,024 sequences have programs of their own; of a larger batch, 32 sequences share one. Where adding up all that
+is before would take long, from 8,193 sequences on, a launch before it sums the chunks of up to 1,024 spans, so that no
+program reads more than the spans' totals and its own span.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -20,33 +20,25 @@ from optimized.errors import ContractError
 
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
-_BLOCK_ROWS = 256
+_FEW = 24  # starts of a batch that is counted without NumPy
+_MOST_SINGLE = 1024  # sequences of a batch in which each has programs of its own
+_MOST_ONE_SPAN = 8192  # sequences of a batch that takes one launch
+_WARPS_SINGLE = 2
+_MOST_PROGRAMS = 1056  # up to which long sequences' rows are shared out: 8 a multiprocessor of an H200
 
-
-class _Width(NamedTuple):
-    """A compiled variant: sequences a tile holds, how many spans of tiles a launch may have, and its warps."""
-
-    block_seqs: int
-    max_spans: int
-    num_warps: int
-
-
-_NARROW = _Width(block_seqs=256, max_spans=1, num_warps=4)
-_WIDE = _Width(block_seqs=2048, max_spans=1024, num_warps=8)
+# Of the kernels. All are powers of two.
+_FEW_TILE = tl.constexpr(32)  # sequences added up at once in a small batch,
+_SINGLE_TILE = tl.constexpr(256)  # and at a time in a larger one
+_SPAN_TILE = tl.constexpr(1024)
+_MAX_SPANS = tl.constexpr(1024)
+_GROUP = tl.constexpr(32)
+_SHORT = tl.constexpr(32)  # chunks up to which the sequences of a group are written together
+_STEP = tl.constexpr(8)  # and how many of their chunks at a time
+_BLOCK_ROWS = tl.constexpr(256)
 
 # Every runtime argument: a count, a stride, an address or its alignment never makes Triton compile again.
-_RUNTIME_ARGUMENTS = (
-    "cu_seqlens",
-    "chunk_indices",
-    "chunk_offsets",
-    "span_totals",
-    "stride",
-    "num_seqs",
-    "num_rows",
-    "num_spans",
-    "span_size",
-    "sums_only",
-)
+_SINGLE_ARGUMENTS = ["cu_seqlens", "chunk_indices", "chunk_offsets", "stride", "num_rows"]
+_GROUPED_ARGUMENTS = [*_SINGLE_ARGUMENTS, "span_totals", "num_seqs", "span_size"]
 
 
 def chunk_metadata(
@@ -59,7 +51,7 @@ def chunk_metadata(
     ``cu_seqlens_cpu``
         int32 or int64 ``[N + 1]`` on the CPU, any stride: the same lengths. It gives the number of rows ``T``.
     ``chunk_size``
-        tokens a chunk, an ``int`` of at least 1. Each value is compiled once for each dtype and width.
+        tokens a chunk, an ``int`` of at least 1. Each value is compiled once for each dtype and each kernel.
     ``chunk_indices``
         ``[T, 2]``, dtype of ``cu_seqlens``: row ``chunk_offsets[i] + t`` is ``(i, t)``, chunk ``t`` of sequence ``i``;
         rows past the device's total are ``(-1, -1)``.
@@ -80,16 +72,19 @@ def chunk_metadata(
         raise ContractError("cu_seqlens_cpu", str(cu_seqlens_cpu.device), "it must be on the CPU")
     # No int64 length is longer than this, and one chunk holds it either way.
     chunk_size = min(chunk_size, _INT64_MAX)
-    num_rows = _count_rows(cu_seqlens_cpu.numpy(), chunk_size, cu_seqlens.dtype)
+    starts = cu_seqlens_cpu.numpy()
+    num_seqs, num_rows = starts.size - 1, _count_rows(starts, chunk_size, cu_seqlens.dtype)
 
-    device = cu_seqlens.device
-    chunk_indices = torch.empty((num_rows, 2), dtype=cu_seqlens.dtype, device=device)
-    chunk_offsets = torch.empty((cu_seqlens.shape[0],), dtype=torch.int64, device=device)
-    if cu_seqlens.is_cuda and device.index != torch.cuda.current_device():
-        with torch.cuda.device(device):
-            _launch(cu_seqlens, chunk_indices, chunk_offsets, chunk_size)
+    chunk_indices = cu_seqlens.new_empty((num_rows, 2))
+    if num_seqs == 0:
+        return chunk_indices, cu_seqlens.new_zeros((1,), dtype=torch.int64)
+    chunk_offsets = cu_seqlens.new_empty((num_seqs + 1,), dtype=torch.int64)
+    launch = _launch_single if num_seqs <= _MOST_SINGLE else _launch_grouped
+    if cu_seqlens.is_cuda and cu_seqlens.get_device() != torch.cuda.current_device():
+        with torch.cuda.device(cu_seqlens.device):
+            launch(cu_seqlens, chunk_indices, chunk_offsets, num_seqs, num_rows, chunk_size)
     else:
-        _launch(cu_seqlens, chunk_indices, chunk_offsets, chunk_size)
+        launch(cu_seqlens, chunk_indices, chunk_offsets, num_seqs, num_rows, chunk_size)
     return chunk_indices, chunk_offsets
 
 
@@ -99,11 +94,11 @@ def _refuse_bad_tensors(cu_seqlens: torch.Tensor, cu_seqlens_cpu: torch.Tensor) 
         if tensor.dim() != 1:
             raise ContractError(name, tuple(tensor.shape), "the shape must have one dimension")
     for name, tensor in named:
-        if tensor.shape[0] == 0:
+        if tensor.numel() == 0:
             raise ContractError(name, tuple(tensor.shape), "there must be at least one element")
-    if cu_seqlens_cpu.shape[0] != cu_seqlens.shape[0]:
+    if cu_seqlens_cpu.numel() != cu_seqlens.numel():
         raise ContractError(
-            "cu_seqlens_cpu", cu_seqlens_cpu.shape[0], f"the size must be that of cu_seqlens, {cu_seqlens.shape[0]}"
+            "cu_seqlens_cpu", cu_seqlens_cpu.numel(), f"the size must be that of cu_seqlens, {cu_seqlens.numel()}"
         )
     for name, tensor in named:
         if tensor.dtype is not torch.int32 and tensor.dtype is not torch.int64:
@@ -112,63 +107,99 @@ def _refuse_bad_tensors(cu_seqlens: torch.Tensor, cu_seqlens_cpu: torch.Tensor) 
 
 def _count_rows(starts: npt.NDArray[np.signedinteger], chunk_size: int, dtype: torch.dtype) -> int:
     """Chunks of the host's batch, or a refusal."""
-    begins, ends = starts[:-1], starts[1:]
-    # Compared, not subtracted: the difference of two int64 can wrap to the wrong sign.
-    falls = ends < begins
-    if falls.any():
-        sequence = int(falls.argmax())
-        length = int(ends[sequence]) - int(begins[sequence])
-        raise ContractError("cu_seqlens_cpu", length, f"the length of sequence {sequence} must not be negative")
-    total = int(starts[-1]) - int(starts[0])
-    if total > _INT64_MAX:
-        raise ContractError("cu_seqlens_cpu", total, "the lengths must sum to at most 2**63 - 1")
-    # The floor of the negated length is the negated ceiling, and nothing overflows on the way.
-    negated_counts = np.subtract(begins, ends, dtype=np.int64) // chunk_size
-    num_rows = -int(negated_counts.sum())
+    if starts.size <= _FEW:
+        # A dozen NumPy operations on next to nothing cost more than these steps.
+        num_rows, largest = 0, starts.size - 2
+        for sequence, (begin, end) in enumerate(pairwise(starts.tolist())):
+            if end < begin:
+                raise _falling(sequence, end - begin)
+            count = -((begin - end) // chunk_size)
+            num_rows += count
+            largest = max(largest, count - 1)
+        _refuse_total(int(starts[-1]) - int(starts[0]))
+    else:
+        num_rows, largest = _count_many(starts, chunk_size)
     limit = _INT32_MAX if dtype is torch.int32 else _INT64_MAX
-    if num_rows > limit or begins.size > limit:
-        largest = max(begins.size - 1, -int(negated_counts.min(initial=0)) - 1)
-        if largest > limit:
-            name = str(dtype).removeprefix("torch.")
-            raise ContractError("cu_seqlens_cpu", largest, f"sequence and chunk numbers must fit {name}")
+    if largest > limit:
+        name = str(dtype).removeprefix("torch.")
+        raise ContractError("cu_seqlens_cpu", largest, f"sequence and chunk numbers must fit {name}")
     return num_rows
 
 
-def _launch(
-    cu_seqlens: torch.Tensor, chunk_indices: torch.Tensor, chunk_offsets: torch.Tensor, chunk_size: int
+def _count_many(starts: npt.NDArray[np.signedinteger], chunk_size: int) -> tuple[int, int]:
+    """Chunks of the host's batch, and its largest sequence or chunk number."""
+    begins, ends = starts[:-1], starts[1:]
+    # Compared, not subtracted: the difference of two int64 can wrap to the wrong sign.
+    falls = ends < begins
+    if np.count_nonzero(falls):
+        sequence = int(falls.argmax())
+        raise _falling(sequence, int(ends[sequence]) - int(begins[sequence]))
+    total = int(starts[-1]) - int(starts[0])
+    _refuse_total(total)
+    if total > _INT32_MAX:
+        begins, ends = begins.astype(np.int64), ends.astype(np.int64)
+    # The floor of the negated length is the negated ceiling. No length, no count and no sum of counts exceeds the
+    # total, so all fit the dtype; a chunk size beyond the total changes nothing.
+    negated_counts = (begins - ends) // min(chunk_size, max(total, 1))
+    num_rows = -int(np.add.reduce(negated_counts, dtype=negated_counts.dtype))
+    largest = begins.size - 1
+    if num_rows > _INT32_MAX:
+        largest = max(largest, -int(negated_counts.min()) - 1)
+    return num_rows, largest
+
+
+def _falling(sequence: int, length: int) -> ContractError:
+    return ContractError("cu_seqlens_cpu", length, f"the length of sequence {sequence} must not be negative")
+
+
+def _refuse_total(total: int) -> None:
+    if total > _INT64_MAX:
+        raise ContractError("cu_seqlens_cpu", total, "the lengths must sum to at most 2**63 - 1")
+
+
+def _launch_single(
+    cu_seqlens: torch.Tensor,
+    chunk_indices: torch.Tensor,
+    chunk_offsets: torch.Tensor,
+    num_seqs: int,
+    num_rows: int,
+    chunk_size: int,
 ) -> None:
-    num_seqs, num_rows = chunk_offsets.shape[0] - 1, chunk_indices.shape[0]
-    width = _NARROW if num_seqs <= _NARROW.block_seqs else _WIDE
-    num_tiles = max(_ceil(num_seqs, width.block_seqs), 1)
-    tiles_a_span = _ceil(num_tiles, width.max_spans)
-    num_spans = _ceil(num_tiles, tiles_a_span)
-    span_totals = chunk_offsets  # With one span nobody reads totals, so any int64 tensor will do.
-    if num_spans > 1:
-        span_totals = torch.empty((num_spans,), dtype=torch.int64, device=chunk_offsets.device)
+    grid = num_seqs, _programs_each(num_seqs, num_rows, 64)
+    _single_kernel[grid](
+        cu_seqlens, chunk_indices, chunk_offsets, cu_seqlens.stride(0), num_rows, chunk_size, num_warps=_WARPS_SINGLE
+    )
 
-    def run(num_programs: int, sums_only: int) -> None:
-        _chunk_metadata_kernel[(num_programs,)](
-            cu_seqlens,
-            chunk_indices,
-            chunk_offsets,
-            span_totals,
-            cu_seqlens.stride(0),
-            num_seqs,
-            num_rows,
-            num_spans,
-            tiles_a_span * width.block_seqs,
-            sums_only,
-            CHUNK_SIZE=chunk_size,
-            BLOCK_SEQS=width.block_seqs,
-            SEARCH_STEPS=width.block_seqs.bit_length() - 1,
-            BLOCK_ROWS=_BLOCK_ROWS,
-            MAX_SPANS=width.max_spans,
-            num_warps=width.num_warps,
+
+def _launch_grouped(
+    cu_seqlens: torch.Tensor,
+    chunk_indices: torch.Tensor,
+    chunk_offsets: torch.Tensor,
+    num_seqs: int,
+    num_rows: int,
+    chunk_size: int,
+) -> None:
+    stride, num_groups = cu_seqlens.stride(0), _ceil(num_seqs, _GROUP.value)
+    if num_seqs <= _MOST_ONE_SPAN:
+        span_size, span_totals = num_seqs, chunk_offsets  # Nobody reads totals, so any int64 tensor will do.
+    else:
+        span_size = _ceil(_ceil(num_seqs, _SPAN_TILE.value), _MAX_SPANS.value) * _SPAN_TILE.value
+        num_spans = _ceil(num_seqs, span_size)
+        span_totals = cu_seqlens.new_empty((num_spans,), dtype=torch.int64)
+        _grouped_kernel[(num_spans,)](
+            cu_seqlens, chunk_indices, chunk_offsets, stride, -1, span_totals, num_seqs, span_size, chunk_size
         )
+    _grouped_kernel[(num_groups, _programs_each(num_groups, num_rows, 256))](
+        cu_seqlens, chunk_indices, chunk_offsets, stride, num_rows, span_totals, num_seqs, span_size, chunk_size
+    )
 
-    if num_spans > 1:
-        run(num_spans, 1)
-    run(num_spans + _ceil(num_rows, _BLOCK_ROWS), 0)
+
+def _programs_each(num_owners: int, num_rows: int, rows_a_program: int) -> int:
+    """Programs that share an owner's rows: more than one where more rows than that come to an owner on average."""
+    if num_rows <= num_owners * rows_a_program:
+        return 1
+    wanted = min(_ceil(num_rows, num_owners * rows_a_program), _ceil(num_rows, _BLOCK_ROWS.value))
+    return max(1, min(wanted, _MOST_PROGRAMS // num_owners))
 
 
 def _ceil(dividend: int, divisor: int) -> int:
@@ -176,191 +207,166 @@ def _ceil(dividend: int, divisor: int) -> int:
     return -(-dividend // divisor)
 
 
-@triton.jit(do_not_specialize=_RUNTIME_ARGUMENTS, do_not_specialize_on_alignment=_RUNTIME_ARGUMENTS)
-def _chunk_metadata_kernel(
+@triton.jit(do_not_specialize=_SINGLE_ARGUMENTS, do_not_specialize_on_alignment=_SINGLE_ARGUMENTS)
+def _single_kernel(
     cu_seqlens,
     chunk_indices,
     chunk_offsets,
-    span_totals,
     stride: tl.int64,
-    num_seqs: tl.int64,
     num_rows: tl.int64,
-    num_spans: tl.int64,
-    span_size: tl.int64,
-    sums_only: tl.int32,
     CHUNK_SIZE: tl.constexpr,
-    BLOCK_SEQS: tl.constexpr,
-    SEARCH_STEPS: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr,
-    MAX_SPANS: tl.constexpr,
 ):
-    """A span's programs come first, then one for each block of rows. ``span_size`` is a multiple of ``BLOCK_SEQS``.
+    """One sequence a program; programs of axis 1 share its rows. No program reads what another one writes."""
+    seq = tl.program_id(0).to(tl.int64)
+    part, num_parts = tl.program_id(1).to(tl.int64), tl.num_programs(1).to(tl.int64)
+    stride = tl.cast(stride, tl.int64)
+    # Loaded first and used last: the loads of the loop do not wait for these.
+    begin, end = tl.load(cu_seqlens + seq * stride), tl.load(cu_seqlens + (seq + 1) * stride)
+    zero = tl.zeros((), tl.int64)
+    if tl.num_programs(0) <= _FEW_TILE:
+        # So few that every warp holds them all: the sum needs no barrier.
+        start = tl.sum(_chunks_of_tile(cu_seqlens, stride, zero, seq, CHUNK_SIZE, _FEW_TILE)).to(tl.int64)
+    else:
+        start = _count_chunks(cu_seqlens, stride, zero, seq, CHUNK_SIZE, _SINGLE_TILE)
+    count = _chunks_of(begin, end, CHUNK_SIZE).to(tl.int64)
+    if part == 0:
+        if seq == 0:
+            tl.store(chunk_offsets, 0)
+        tl.store(chunk_offsets + seq + 1, start + count)
+    _write_rows(chunk_indices, seq, start, count, num_rows, part, num_parts)
+    if seq + 1 == tl.num_programs(0):
+        _write_rows(chunk_indices, tl.full((), -1, tl.int64), start + count, num_rows, num_rows, part, num_parts)
 
-    No program reads what another one of the same launch writes, and each row is stored by one program, once.
+
+@triton.jit(do_not_specialize=_GROUPED_ARGUMENTS, do_not_specialize_on_alignment=_GROUPED_ARGUMENTS)
+def _grouped_kernel(
+    cu_seqlens,
+    chunk_indices,
+    chunk_offsets,
+    stride: tl.int64,
+    num_rows: tl.int64,
+    span_totals,
+    num_seqs: tl.int64,
+    span_size: tl.int64,
+    CHUNK_SIZE: tl.constexpr,
+):
+    """``num_rows`` of -1: a program writes the total of a span. Else it writes what belongs to ``_GROUP`` sequences.
+
+    A span begins with a group. Programs of axis 1 share the rows of long sequences. No program reads what another one
+    of the same launch writes.
     """
     program = tl.program_id(0).to(tl.int64)
     stride = tl.cast(stride, tl.int64)
-    if sums_only != 0:
-        _sum_span(cu_seqlens, span_totals, stride, num_seqs, program, span_size, CHUNK_SIZE, BLOCK_SEQS)
-    elif program < num_spans:
-        _write_offsets(
-            cu_seqlens,
-            chunk_offsets,
-            span_totals,
-            stride,
-            num_seqs,
-            num_spans,
-            program,
-            span_size,
-            CHUNK_SIZE,
-            BLOCK_SEQS,
-            MAX_SPANS,
-        )
+    if num_rows < 0:
+        stop = tl.minimum((program + 1) * span_size, num_seqs)
+        total = _count_chunks(cu_seqlens, stride, program * span_size, stop, CHUNK_SIZE, _SPAN_TILE)
+        tl.store(span_totals + program, total)
     else:
+        first = program * _GROUP
+        span = first // span_size
+        spans = tl.arange(0, _MAX_SPANS)
+        base = tl.sum(tl.load(span_totals + spans, mask=spans < span, other=0))
+        base += _count_chunks(cu_seqlens, stride, span * span_size, first, CHUNK_SIZE, _SPAN_TILE)
+        _write_group(cu_seqlens, chunk_indices, chunk_offsets, stride, num_seqs, num_rows, first, base, CHUNK_SIZE)
+
+
+@triton.jit
+def _chunks_of(begins, ends, CHUNK_SIZE: tl.constexpr):
+    """Chunks of sequences from their starts and ends. A negative length counts as 0: no sum may fall.
+
+    Starts of 32 bits give uint32, which holds every length between two of them, and every sum of chunks up to the last:
+    dividing and adding up take half the instructions there. Sums of falling starts wrap.
+    """
+    # Not (length + size - 1) // size: that sum overflows, and // rounds towards zero.
+    if begins.dtype == tl.int32:
+        longest: tl.constexpr = min(CHUNK_SIZE, 2**32 - 1)
+        lengths = ends.to(tl.uint32, bitcast=True) - begins.to(tl.uint32, bitcast=True)
+        return tl.where(ends > begins, (lengths - 1) // tl.full((), longest, tl.uint32) + 1, 0)
+    else:
+        lengths = ends - begins
+        return tl.where(lengths > 0, (lengths - 1) // tl.full((), CHUNK_SIZE, tl.int64) + 1, 0)
+
+
+@triton.jit
+def _count_chunks(cu_seqlens, stride, first, stop, CHUNK_SIZE: tl.constexpr, TILE: tl.constexpr):
+    """Chunks of the sequences from ``first`` to before ``stop``."""
+    # The first tile stands before the loop: there its loads go out together with those of the caller.
+    counts = _chunks_of_tile(cu_seqlens, stride, first, stop, CHUNK_SIZE, TILE)
+    first += TILE
+    while first < stop:
+        counts += _chunks_of_tile(cu_seqlens, stride, first, stop, CHUNK_SIZE, TILE)
+        first += TILE
+    return tl.sum(counts).to(tl.int64)
+
+
+@triton.jit
+def _chunks_of_tile(cu_seqlens, stride, first, stop, CHUNK_SIZE: tl.constexpr, TILE: tl.constexpr):
+    seqs = first + tl.arange(0, TILE)
+    begins = tl.load(cu_seqlens + seqs * stride, mask=seqs < stop, other=0)
+    ends = tl.load(cu_seqlens + (seqs + 1) * stride, mask=seqs < stop, other=0)
+    return _chunks_of(begins, ends, CHUNK_SIZE)
+
+
+@triton.jit
+def _write_group(
+    cu_seqlens, chunk_indices, chunk_offsets, stride, num_seqs, num_rows, first, base, CHUNK_SIZE: tl.constexpr
+):
+    """Offsets and rows of a group's sequences, ``base`` chunks before them."""
+    part, num_parts = tl.program_id(1).to(tl.int64), tl.num_programs(1).to(tl.int64)
+    places = tl.arange(0, _GROUP)
+    seqs = first + places
+    exists = seqs < num_seqs
+    begins = tl.load(cu_seqlens + seqs * stride, mask=exists, other=0)
+    ends = tl.load(cu_seqlens + (seqs + 1) * stride, mask=exists, other=0)
+    counts = _chunks_of(begins, ends, CHUNK_SIZE).to(tl.int64)
+    stops = base + tl.cumsum(counts)
+    starts = stops - counts
+    if part == 0:
+        if first == 0:
+            tl.store(chunk_offsets, 0)
+        tl.store(chunk_offsets + 1 + seqs, stops, mask=exists)
+        _write_short(chunk_indices, seqs, starts, tl.where(counts <= _SHORT, counts, 0), num_rows)
+
+    place = tl.min(tl.where(counts > _SHORT, places, _GROUP))
+    while place < _GROUP:
+        start = tl.sum(tl.where(places == place, starts, 0))
+        count = tl.sum(tl.where(places == place, counts, 0))
+        _write_rows(chunk_indices, first + place, start, count, num_rows, part, num_parts)
+        place = tl.min(tl.where((counts > _SHORT) & (places > place), places, _GROUP))
+    if first + _GROUP >= num_seqs:
         _write_rows(
-            cu_seqlens,
-            chunk_indices,
-            span_totals,
-            stride,
-            num_seqs,
-            num_rows,
-            num_spans,
-            span_size,
-            (program - num_spans) * BLOCK_ROWS,
-            CHUNK_SIZE,
-            BLOCK_SEQS,
-            SEARCH_STEPS,
-            BLOCK_ROWS,
-            MAX_SPANS,
+            chunk_indices, tl.full((), -1, tl.int64), base + tl.sum(counts), num_rows, num_rows, part, num_parts
         )
 
 
 @triton.jit
-def _chunk_counts(cu_seqlens, stride, first, num_seqs, CHUNK_SIZE: tl.constexpr, BLOCK_SEQS: tl.constexpr):
-    """Chunk counts, int64, of the tile that starts at sequence ``first``; 0 past the last sequence."""
-    seqs = first + tl.arange(0, BLOCK_SEQS)
-    exists = seqs < num_seqs
-    begins = tl.load(cu_seqlens + seqs * stride, mask=exists, other=0).to(tl.int64)
-    ends = tl.load(cu_seqlens + (seqs + 1) * stride, mask=exists, other=0).to(tl.int64)
-    lengths = ends - begins
-    # Not (length + size - 1) // size: that sum overflows, and // rounds towards zero. A negative length counts as 0,
-    # which keeps every running sum from falling.
-    return tl.where(lengths > 0, (lengths - 1) // tl.full((), CHUNK_SIZE, tl.int64) + 1, 0)
-
-
-@triton.jit
-def _sum_span(
-    cu_seqlens, span_totals, stride, num_seqs, span, span_size, CHUNK_SIZE: tl.constexpr, BLOCK_SEQS: tl.constexpr
-):
-    first = span * span_size
-    stop = tl.minimum(first + span_size, num_seqs)
-    counts = tl.zeros((BLOCK_SEQS,), tl.int64)
-    while first < stop:
-        counts += _chunk_counts(cu_seqlens, stride, first, num_seqs, CHUNK_SIZE, BLOCK_SEQS)
-        first += BLOCK_SEQS
-    tl.store(span_totals + span, tl.sum(counts))
-
-
-@triton.jit
-def _load_span_totals(span_totals, num_spans, MAX_SPANS: tl.constexpr):
-    """Totals of all spans but the last, whose total nobody needs; 0 elsewhere."""
-    spans = tl.arange(0, MAX_SPANS)
-    return tl.load(span_totals + spans, mask=spans + 1 < num_spans, other=0)
-
-
-@triton.jit
-def _write_offsets(
-    cu_seqlens,
-    chunk_offsets,
-    span_totals,
-    stride,
-    num_seqs,
-    num_spans,
-    span,
-    span_size,
-    CHUNK_SIZE: tl.constexpr,
-    BLOCK_SEQS: tl.constexpr,
-    MAX_SPANS: tl.constexpr,
-):
-    if span == 0:
-        tl.store(chunk_offsets, 0)
-    totals = _load_span_totals(span_totals, num_spans, MAX_SPANS)
-    base = tl.sum(tl.where(tl.arange(0, MAX_SPANS) < span, totals, 0))
-    first = span * span_size
-    stop = tl.minimum(first + span_size, num_seqs)
-    while first < stop:
-        counts = _chunk_counts(cu_seqlens, stride, first, num_seqs, CHUNK_SIZE, BLOCK_SEQS)
-        seqs = first + tl.arange(0, BLOCK_SEQS)
-        tl.store(chunk_offsets + 1 + seqs, base + tl.cumsum(counts), mask=seqs < num_seqs)
-        base += tl.sum(counts)
-        first += BLOCK_SEQS
-
-
-@triton.jit
-def _write_rows(
-    cu_seqlens,
-    chunk_indices,
-    span_totals,
-    stride,
-    num_seqs,
-    num_rows,
-    num_spans,
-    span_size,
-    first_row,
-    CHUNK_SIZE: tl.constexpr,
-    BLOCK_SEQS: tl.constexpr,
-    SEARCH_STEPS: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr,
-    MAX_SPANS: tl.constexpr,
-):
-    rows = first_row + tl.arange(0, BLOCK_ROWS)
-    stop_row = tl.minimum(first_row + BLOCK_ROWS, num_rows)
-    numbers = tl.full((BLOCK_ROWS,), -1, tl.int64)
-    chunks = tl.full((BLOCK_ROWS,), -1, tl.int64)
-
-    totals = _load_span_totals(span_totals, num_spans, MAX_SPANS)
-    span_ids = tl.arange(0, MAX_SPANS)
-    span_ends = tl.cumsum(totals)
-    row = first_row
-    span = tl.full((), -1, tl.int64)
-    while (row < stop_row) & (span + 1 < num_spans):
-        # The span that holds ``row``; spans without chunks are stepped over. The maximum ends the loop for any values.
-        ended = (span_ends <= row) & (span_ids + 1 < num_spans)
-        span = tl.maximum(span + 1, tl.sum(ended.to(tl.int64)))
-        base = tl.sum(tl.where(span_ids < span, totals, 0))
-        first = span * span_size
-        stop = tl.minimum(first + span_size, num_seqs)
-        while (first < stop) & (base < stop_row):
-            counts = _chunk_counts(cu_seqlens, stride, first, num_seqs, CHUNK_SIZE, BLOCK_SEQS)
-            ends = base + tl.cumsum(counts)
-            place = _sequence_of_rows(ends, first_row, BLOCK_SEQS, SEARCH_STEPS, BLOCK_ROWS)
-            starts = tl.gather(ends - counts, place, 0)
-            stop_tile = base + tl.sum(counts)
-            inside = (rows >= base) & (rows < stop_tile)
-            numbers = tl.where(inside, first + place, numbers)
-            chunks = tl.where(inside, rows - starts, chunks)
-            base = stop_tile
-            first += BLOCK_SEQS
-        row = base
-
-    out = chunk_indices + rows * 2
+def _write_short(chunk_indices, seqs, starts, counts, num_rows):
+    """The rows of a group's sequences, some chunks of all of them at a time."""
     dtype = chunk_indices.dtype.element_ty
-    tl.store(out, numbers.to(dtype), mask=rows < num_rows)
-    tl.store(out + 1, chunks.to(dtype), mask=rows < num_rows)
+    most, chunk = tl.max(counts), tl.zeros((), tl.int64)
+    while chunk < most:
+        elements = 2 * chunk + tl.arange(0, 2 * _STEP)[None, :]
+        chunks = elements // 2
+        rows = starts[:, None] + chunks
+        inside = (chunks < counts[:, None]) & (rows >= 0) & (rows < num_rows)
+        values = tl.where(elements % 2 == 0, seqs[:, None], chunks)
+        tl.store(chunk_indices + 2 * starts[:, None] + elements, values.to(dtype), mask=inside)
+        chunk += _STEP
 
 
 @triton.jit
-def _sequence_of_rows(ends, first_row, BLOCK_SEQS: tl.constexpr, SEARCH_STEPS: tl.constexpr, BLOCK_ROWS: tl.constexpr):
-    """For each row, how many of the tile's (non-falling) chunk ends it has passed, at most ``BLOCK_SEQS - 1``.
+def _write_rows(chunk_indices, number, start, count, num_rows, part, num_parts):
+    """A part of the rows of one sequence, or of the rows behind all sequences, whose number is -1.
 
-    For a row of this tile that is its sequence's place in the tile: ends that are equal belong to empty sequences.
+    ``start`` is negative where a sum of garbage has wrapped: there nothing is written.
     """
-    # Seen from this block of rows, all ends before it are alike and so are all behind it: 32 bits are enough.
-    near = tl.minimum(tl.maximum(ends - first_row, 0), BLOCK_ROWS).to(tl.int32)
-    rows = tl.arange(0, BLOCK_ROWS)
-    passed = tl.zeros((BLOCK_ROWS,), tl.int32)
-    for halving in tl.static_range(SEARCH_STEPS):
-        step = BLOCK_SEQS >> (halving + 1)
-        end = tl.gather(near, passed + (step - 1), 0)
-        passed = tl.where(end <= rows, passed + step, passed)
-    return passed
+    dtype = chunk_indices.dtype.element_ty
+    stop = tl.where(start >= 0, tl.minimum(count, num_rows - start), 0)
+    # Places in a block are of 32 bits; only where the block lies is not.
+    places = tl.arange(0, 2 * _BLOCK_ROWS)
+    chunk = part * _BLOCK_ROWS
+    while chunk < stop:
+        inside = places // 2 < tl.minimum(stop - chunk, _BLOCK_ROWS).to(tl.int32)
+        values = tl.where((places % 2 == 0) | (number < 0), number.to(dtype), chunk.to(dtype) + places // 2)
+        tl.store(chunk_indices + 2 * (start + chunk) + places, values.to(dtype), mask=inside)
+        chunk += num_parts * _BLOCK_ROWS

@@ -19,6 +19,7 @@ import msgspec
 from packaging.version import InvalidVersion, Version
 
 from oracles.arrays import Inputs
+from oracles.backends import all_backends
 from oracles.contract import Contract
 from oracles.providers.base import Implementation
 from oracles.verdict import FAILURES
@@ -38,7 +39,8 @@ class Entry(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     ``versions`` lists those that were run, each by itself: of one in between, or a later one, nothing is known.
     ``shows`` lists keys, kind and place; a matching case must show at least one of them, and those that it shows are
     known. ``bucket`` is the name of its smallest case, which ``case`` holds. ``reference`` is a public issue, or
-    ``new`` with the ``date`` on which it was found.
+    ``new`` with the ``date`` on which it was found. ``backends`` are those that it concerns, where a fault shows as
+    another kind on some of them; without it, all.
     """
 
     id: str
@@ -53,6 +55,7 @@ class Entry(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     reference: str
     case: str
     date: datetime.date | None = None
+    backends: tuple[str, ...] = ()
 
 
 class _Document(msgspec.Struct, forbid_unknown_fields=True):
@@ -97,6 +100,9 @@ def _complaint(entry: Entry) -> str | None:
             return f"shows: {key!r} is no kind and place"
     if entry.reference == "new" and entry.date is None:
         return "reference: a new finding needs the date on which it was found"
+    for backend in entry.backends:
+        if backend not in all_backends():
+            return f"backends: there is no {backend!r}"
     if not entry.versions:
         return "versions: at least one is needed"
     for version in entry.versions:
@@ -107,8 +113,8 @@ def _complaint(entry: Entry) -> str | None:
     return None
 
 
-def applicable(contract: Contract, implementation: Implementation) -> list[Known]:
-    """The entries that concern an implementation. One whose version is unknown has no known findings."""
+def applicable(contract: Contract, implementation: Implementation, backend: str) -> list[Known]:
+    """The entries that concern an implementation there. One whose version is unknown has no known findings."""
     found = re.match(r"(\S+) (\d\S*) \(", implementation.provider)
     if found is None:
         return []
@@ -120,6 +126,8 @@ def applicable(contract: Contract, implementation: Implementation) -> list[Known
     for entry in entries():
         about = (entry.contract, entry.provider, entry.implementation)
         if about != (contract.full_name, provider, implementation.name):
+            continue
+        if entry.backends and backend not in entry.backends:
             continue
         # A local label, as of a build for one platform, does not make it another release.
         if Version(version.public) not in map(Version, entry.versions):

@@ -18,7 +18,7 @@ from stand_in_driver import install
 from optimized.chunk_metadata import chunk_metadata
 
 COUNTS = (*range(3), *range(15, 18), *range(31, 34), *range(63, 66), *range(127, 130), *range(255, 258))
-COUNTS += (512, 1000, 2047, 2048, 2049, 4096, 5000)
+COUNTS += (512, 1023, 1024, 1025, 4096, 8192, 8193)
 STRIDES = (1, 2, 3, 16)
 SLICES = (0, 1, 4)
 PAST_32_BITS = 2**31 + 16

@@ -30,7 +30,7 @@ def run_script(name: str, *arguments: str, **environment: str) -> dict:
 def test_the_interpreter_agrees_with_the_specification() -> None:
     summary = run_script("judge_kernel.py", TRITON_INTERPRET="1")
     assert summary["problems"] == []
-    assert summary["judged"] >= 400
+    assert summary["judged"] >= 360
     assert min(summary["kinds"].values()) >= 1
 
 

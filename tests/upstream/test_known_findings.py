@@ -43,6 +43,7 @@ FAULTY = {
     "shows nothing": ("shows = []", "at least one key"),
     "new without a date": ('reference = "new"', "needs the date"),
     "no versions": ("versions = []", "versions: at least one"),
+    "no such backend": ('backends = ["gpu"]', "backends: there is no 'gpu'"),
     "a range": ('versions = [">=0.30"]', "versions: '>=0.30' is no version"),
 }
 GOOD = {
@@ -95,7 +96,15 @@ def test_an_id_stands_for_one_entry(tmp_path: Path) -> None:
 )
 def test_entries_are_tied_to_versions(provider: str, count: int) -> None:
     implementation = SimpleNamespace(provider=provider, name="prepare_chunk_indices+prepare_chunk_offsets")
-    assert len(known.applicable(by_name(NAME), implementation)) == count
+    assert len(known.applicable(by_name(NAME), implementation, "host")) == count
+
+
+def test_an_entry_may_concern_some_backends_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = known.entries(written(tmp_path / "x.toml", GOOD | {"backends": '["cuda"]', "predicate": '"strided"'}))
+    monkeypatch.setattr(known, "entries", lambda: found)
+    implementation = SimpleNamespace(provider="vllm 0.33.0 (wheel)", name="f")
+    counts = [len(known.applicable(by_name(NAME), implementation, name)) for name in ("cuda", "interpreter")]
+    assert counts == [1, 0]
 
 
 def judged(tmp_path: Path, function, matches, shows=("wrong_value:chunk_offsets",)):

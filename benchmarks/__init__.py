@@ -1,0 +1,1 @@
+"""Benchmarks: scripts that measure alternatives side by side, and what they share."""
