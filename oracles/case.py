@@ -92,7 +92,9 @@ class Case:
         """Read a case file. Refused: unknown fields, wrong types or shapes, another schema, a truncated file."""
         try:
             document = msgspec.json.decode(path.read_bytes(), type=Document)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        except OSError as error:
+            raise CaseError(f"{path}: cannot be read: {error.strerror}") from error
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise CaseError(f"{path}: {error}") from error
         if document.schema != SCHEMA:
             raise CaseError(f"{path}: schema: {document.schema} is not {SCHEMA}, the version this release reads")

@@ -24,6 +24,7 @@ from oracles.backends.base import Backend, Variation
 from oracles.call import Run, call, flat, plain_value
 from oracles.contract import Contract, OnlyMemorySafety, Refused, Values
 from oracles.freshness import freshness
+from oracles.lines import line_of, traceback_of, with_line
 from oracles.memory import Memory, poison, torch_dtype
 from oracles.providers.base import Implementation
 from oracles.verdict import (
@@ -136,11 +137,21 @@ def distinct(failures: Sequence[Failure]) -> list[Failure]:
 
 
 def _unexpected(subject: Subject, error: BaseException) -> Failure:
-    """What an exception on a legal input means."""
-    cause = error.__cause__ if type(error).__name__ == "InterpreterError" and error.__cause__ else error
-    name, text = type(cause).__name__, described(error)
+    """What an exception on a legal input means, with the line that raised it."""
+    cause = _cause(error)
     if isinstance(error, Failure):
         return error
+    found = _meaning(subject, error, type(cause).__name__, with_line(described(error), line_of(cause)))
+    found.trace = traceback_of(cause)
+    return found
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What was raised, without the wrapping of Triton's interpreter."""
+    return error.__cause__ if type(error).__name__ == "InterpreterError" and error.__cause__ else error
+
+
+def _meaning(subject: Subject, error: BaseException, name: str, text: str) -> Failure:
     if any("CompilationError" in base.__name__ for base in type(error).__mro__):
         return CompileError(name, text)
     if isinstance(error, subject.implementation.refusal_types):
@@ -156,12 +167,19 @@ def _judge_refusal(subject: Subject, inputs: Inputs, expected: Refused) -> list[
     if run.error is None:
         found.append(WronglyAccepted(expected.argument, f"no exception; the contract refuses it: {expected.reason}"))
     elif not isinstance(run.error, subject.implementation.refusal_types):
-        found.append(Crash(type(run.error).__name__, f"{type(run.error).__name__} where {expected.reason}"))
+        found.append(_no_refusal(run.error, expected))
     elif run.launches:
         found.append(WronglyAccepted(expected.argument, f"refused, but only after {run.launches} launches"))
     elif run.touched:
         found.append(WronglyAccepted(expected.argument, f"refused, but only after writing {run.touched[0]}"))
     return distinct(found)
+
+
+def _no_refusal(error: BaseException, expected: Refused) -> Crash:
+    name = type(error).__name__
+    found = Crash(name, with_line(f"{name} where {expected.reason}", line_of(_cause(error))))
+    found.trace = traceback_of(_cause(error))
+    return found
 
 
 def _why_not_refused(subject: Subject) -> str:

@@ -16,11 +16,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from oracles.backends import UnknownBackend, all_backends
-from oracles.case import Case, CaseError
-from oracles.contracts import UnknownContract, all_contracts
-from oracles.contracts import by_name as contract_by_name
+from oracles.backends import all_backends
+from oracles.case import Case
+from oracles.contracts import all_contracts
 from oracles.explain import explanation
+from oracles.isa_command import isa
 from oracles.origins import usable_spec
 from oracles.providers import ProviderError, resolve
 from oracles.providers.places import identity
@@ -28,12 +28,11 @@ from oracles.replaying import judge_case
 from oracles.report import document, text
 from oracles.results import PROFILES, Result, Settings
 from oracles.run import Execution, Plan, default_backend, interrupted, plan
-from oracles.session import HarnessError
+from oracles.state import complaint
+from oracles.usage import FINDINGS, INTERRUPTED, NOTHING_JUDGED, PASSED, Command, load_case
 
 CORPUS = Path(__file__).parents[1] / "corpus"
 """Kept cases: public bugs and past findings. They come with a checkout, not with an installed package."""
-
-PASSED, FINDINGS, USAGE, NOTHING_JUDGED, INTERRUPTED = 0, 1, 2, 3, 130
 
 EXIT_CODES = """
 \b
@@ -44,20 +43,6 @@ Exit codes:
   3  nothing could be judged
   130  interrupted: what was found so far was reported
 """
-
-
-class _Command(click.Command):
-    """A command whose usage errors name the argument, the value and the rule, and exit with 2."""
-
-    def invoke(self, context: click.Context) -> Any:
-        try:
-            return super().invoke(context)
-        except (UnknownContract, UnknownBackend, ProviderError, CaseError) as error:
-            raise click.UsageError(str(error), context) from error
-        except HarnessError as error:
-            raise click.ClickException(
-                f"the harness itself failed; this is a defect of metadata-oracles:\n{error}"
-            ) from error
 
 
 class _Seconds(click.FloatRange):
@@ -80,9 +65,9 @@ class _StateFolder(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         folder = Path(str(super().convert(value, param, ctx)))
-        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-            self.fail(f"{folder}: {there} is no folder that can be written to", param, ctx)
+        reason = complaint(folder)
+        if reason is not None:
+            self.fail(reason, param, ctx)
         return folder
 
 
@@ -134,7 +119,10 @@ def main() -> None:
     """
 
 
-@main.command("list", cls=_Command)
+main.add_command(isa)
+
+
+@main.command("list", cls=Command)
 def list_command() -> None:
     """Contracts, implementations and backends here, and why one is unavailable.
 
@@ -159,7 +147,7 @@ def list_command() -> None:
     text.listing(console, "backends", ("backend", "state", "what this arm sees"), backends)
 
 
-@main.command(cls=_Command, epilog=EXIT_CODES)
+@main.command(cls=Command, epilog=EXIT_CODES)
 @click.argument("contracts", nargs=-1, metavar="[CONTRACT|FAMILY]...")
 @_implementation_options
 @click.option(
@@ -301,7 +289,7 @@ def _tell_interrupted(state: Path) -> None:
             click.echo(f"findings that it had made are in {state / 'findings'}", err=True)
 
 
-@main.command(cls=_Command, epilog=EXIT_CODES)
+@main.command(cls=Command, epilog=EXIT_CODES)
 @click.argument("case", type=click.Path(dir_okay=False, path_type=Path))
 @_implementation_options
 @_time_limit_option
@@ -319,7 +307,7 @@ def replay(
       oracles replay .oracles/findings/wrong_value-0123456789abcdef.json
       oracles replay .oracles/findings/wrong_value-0123456789abcdef.json --impl mended.py:chunk_metadata
     """  # noqa: D301  # click wants the control character, not the two letters
-    loaded = _load(case)
+    loaded = load_case(case)
     planned = _said(_plan_for(loaded, case, specs, backends))
     settings = Settings(PROFILES["ci"], state=state, time_limit=time_limit)
     results = [*planned.missing, *(judge_case(task, case, loaded, settings) for task in planned.tasks)]
@@ -327,7 +315,7 @@ def replay(
     sys.exit(exit_code(results, require=False))
 
 
-@main.command(cls=_Command)
+@main.command(cls=Command)
 @click.argument("case", type=click.Path(dir_okay=False, path_type=Path))
 @_implementation_options
 @_time_limit_option
@@ -340,7 +328,7 @@ def explain(
     Without --impl and --backend, the implementation that the case was found with is called where it was found. The
     exit code is 0 once the case is shown, whatever its verdict.
     """
-    loaded = _load(case)
+    loaded = load_case(case)
     planned, gone = Plan([], []), None
     try:
         if specs or "implementation" in loaded.origin:
@@ -351,15 +339,6 @@ def explain(
         gone = f"the implementation that it was found with cannot be shown: {error}"
     shown = explanation(loaded, case, planned, Settings(PROFILES["ci"], state=state, time_limit=time_limit))
     Console().print("\n\n".join(filter(None, (shown, gone))), markup=False, highlight=False, soft_wrap=True)
-
-
-def _load(path: Path) -> Case:
-    """A case whose inputs are those of its contract."""
-    case = Case.load(path)
-    complaint = contract_by_name(case.contract).complaint(case.inputs)
-    if complaint is not None:
-        raise CaseError(f"{path}: inputs: {complaint}")
-    return case
 
 
 def _said(planned: Plan) -> Plan:

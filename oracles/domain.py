@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,12 @@ COUNTS = (0, 1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257)
 
 FEW = 8
 """Up to so many lengths are drawn one by one; more follow a rule with exceptions."""
+
+EXCEPTIONS = 3
+"""Lengths that a rule leaves to be drawn one by one."""
+
+MOST_WINDOWS = 12
+"""So many parts of a long vector are tried alone when a case is reduced."""
 
 HUGE_STRIDE = (1 << 31) + 8
 """A stride in elements whose products do not fit in 32 bits."""
@@ -112,16 +118,19 @@ class Source(ABC):
             while len(few) < FEW and self.more(len(few)):
                 few.append(self.integer(0, max_length, near=near))
             return few
+        begin = len(self.choices) - 1
         count = self.integer(0, max_count, near=COUNTS)
-        if self.choose((False, True)):
+        seeded = self.choose((False, True))
+        if seeded:
             rng = np.random.Generator(np.random.Philox(key=self.pick(1 << 16)))
             lengths: list[int] = rng.choice([n for n in near if n <= max_length], size=count).tolist()
         else:
             lengths = [self.integer(0, max_length, near=near)] * count
-        for _ in range(3):
+        for _ in range(EXCEPTIONS):
             if not count or not self.pick(2):
                 break
             lengths[self.integer(0, count - 1, near=(count - 1,))] = self.integer(0, max_length, near=near)
+        self.followed_rule(begin, 2 if seeded else 1, _spelled_out, lengths, seeded)
         return lengths
 
     def view(self, values: npt.ArrayLike, dtype: str) -> Array:
@@ -141,6 +150,15 @@ class Source(ABC):
         # Only the outermost dimension of a larger array is stretched: rows with bytes of other owners between them.
         strides = (strides[0] * gap if gap != HUGE_STRIDE else gap, *strides[1:])
         return Array(dtype, plain.data, None if layout == "sliced" else strides, offset)
+
+    def followed_rule(  # noqa: B027  # most drivers have no use for it
+        self, begin: int, cost: int, forms: Callable[..., Iterator[list[int]]], made: Sequence[Any], *more: Any
+    ) -> None:
+        """Say that the choices from ``begin`` on made many elements by a rule, of which one alone cannot be reduced.
+
+        ``forms(made, *more)`` are choices for the same place that make the same elements, or some of them, one by
+        one or by a rule of less ``cost``. Only a replay, which reducers use, wants to know.
+        """
 
     def event(self, label: str) -> None:
         """Say what is special about this input; drivers count it."""
@@ -236,8 +254,50 @@ def _next(source: Enumerator) -> list[int] | None:
     return forced
 
 
+def _spelled_out(lengths: Sequence[int], seeded: bool) -> Iterator[list[int]]:
+    """Choices of ``Source.lengths`` that draw every length, or ``FEW`` neighbours of them, one by one.
+
+    Where as many have to be there, equal lengths with exceptions still say more than a seed.
+    """
+    for few in windows(lengths):
+        yield [0, *(choice for length in few for choice in (1, length)), *[0] * (len(few) < FEW)]
+    for usual in sorted(set(lengths))[: MOST_WINDOWS if seeded else 0]:
+        others = [at for at, length in enumerate(lengths) if length != usual]
+        for some in (others[:EXCEPTIONS], others[-EXCEPTIONS:]):
+            exceptions = [choice for at in some for choice in (1, lengths[at], at)]
+            yield [1, len(lengths), 0, usual, *exceptions, *[0] * (len(some) < EXCEPTIONS)]
+
+
+def windows(elements: Sequence[T]) -> list[Sequence[T]]:
+    """``FEW`` neighbours, overlapping by half, from at most ``MOST_WINDOWS`` places; few elements are one window."""
+    last = max(len(elements) - FEW, 0)
+    begins = [*range(0, last, FEW // 2)][: MOST_WINDOWS - 1]
+    return [elements[begin : begin + FEW] for begin in (*begins, last)]
+
+
 class Replay(Source):
-    """A recorded choice sequence. Missing choices are the simplest ones; with ``lenient``, impossible ones too."""
+    """A recorded choice sequence. Missing choices are the simplest ones; with ``lenient``, impossible ones too.
+
+    ``cost`` counts what followed rules, more for those that say less; ``forms()`` are sequences without one of them.
+    """
+
+    def __init__(self, replay: Sequence[int] = (), *, lenient: bool = False) -> None:
+        super().__init__(replay, lenient=lenient)
+        self.cost = 0
+        self._rules: list[tuple[int, int, Iterator[list[int]]]] = []
+
+    def followed_rule(
+        self, begin: int, cost: int, forms: Callable[..., Iterator[list[int]]], made: Sequence[Any], *more: Any
+    ) -> None:
+        """Remember it."""
+        self.cost += cost
+        self._rules.append((begin, len(self.choices), forms(tuple(made), *more)))
+
+    def forms(self) -> Iterator[tuple[int, ...]]:
+        """Once: the sequence with the choices of one rule replaced. Its elements are reduced as all others are."""
+        for begin, end, forms in self._rules:
+            for form in forms:
+                yield (*self.choices[:begin], *form, *self.choices[end:])
 
     def _pick(self, size: int, near: Sequence[int], weights: Sequence[int], small: int | None) -> int:
         return 0

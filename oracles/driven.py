@@ -47,6 +47,7 @@ class DrivenExamination(Examination):
         self._shown: dict[Choices, frozenset[str]] = {}
         self._settled: set[str] = set()
         self._target: str | None = None
+        self._not_run = 0
         self._error: HarnessError | Stopped | None = None
 
     def run(self) -> Result:
@@ -59,9 +60,15 @@ class DrivenExamination(Examination):
 
     def _sampling(self, session: Session) -> None:
         """One round of Hypothesis finds and shrinks one kind and place; the next one looks past it."""
+        if self.settings.profile.examples == 0:
+            return  # Hypothesis draws at least one
+        self._rounds(self._test(session))
+        if self._not_run:
+            self._note_early_end(f"{self._not_run:,}")
+
+    def _rounds(self, run: Callable[[], None]) -> None:
         from hypothesis.errors import Flaky, Unsatisfiable
 
-        run = self._test(session)
         for _ in range(ROUNDS):
             self._target = None
             try:
@@ -97,7 +104,7 @@ class DrivenExamination(Examination):
         if self._seed is not None:
             test = hypothesis.seed(self._seed)(test)
         settings = hypothesis.settings(
-            max_examples=max(1, self.settings.profile.examples),
+            max_examples=self.settings.profile.examples,
             deadline=None,
             # How long an input takes is the implementation's affair, and its size the domain's.
             suppress_health_check=[checks.too_slow, checks.data_too_large, checks.large_base_example],
@@ -125,7 +132,10 @@ class DrivenExamination(Examination):
         return self._shown[choices]
 
     def _judged(self, session: Session, inputs: Inputs, choices: Choices) -> frozenset[str]:
-        if self._patience <= 0 or self._error is not None:
+        if self._error is not None:
+            return frozenset()
+        if self._patience <= 0:
+            self._not_run += 1
             return frozenset()
         traits = self.task.contract.traits(inputs)
         if any(avoided <= traits for avoided in self._avoid):

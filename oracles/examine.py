@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from oracles.arrays import Inputs
 from oracles.case import Case, sizes
-from oracles.contract import Contract, OnlyMemorySafety, Refused, Values
 from oracles.domain import Replay, Sampler
+from oracles.domain import walk as walked
 from oracles.environment import environment
-from oracles.messages import Command, Found, Progress, Replayed, Sample, Try, Walk
+from oracles.messages import Command, Found, Progress, Replayed, Sample, Walk
 from oracles.origins import origin
-from oracles.reduce import Choices, Reducer, simpler
+from oracles.reduce import Choices
 from oracles.results import Finding, Result, Settings, result_of
 from oracles.session import CannotLoad, Death, HarnessError, Session, Stopped, Task
+from oracles.shrinking import Failing, Shrinker
 from oracles.slot import Running
 from oracles.verdict import bucket
 
@@ -25,29 +25,19 @@ MOST_BUCKETS = 6
 """Findings of one kind and place that are told apart by their traits."""
 
 PATIENCE = 15
-"""What dead workers may cost before an examination goes on to reduce what it has: a crash 1, a hang or a nursery 4."""
+"""What dead workers may cost before a phase ends, and what was found is reduced: a crash 1, a hang or a nursery 4."""
 
+FAR_APART = 20
+"""Behind so many cases a crash costs nothing: a worker is replaced in less time than they took."""
 
-HANGING_ATTEMPTS = 60
-"""Attempts to reduce a case that hangs: most of them end at once, the others cost a time limit each."""
+SPARSE = 17
+"""Of the rest of a walk that ended early, one case in so many is tried."""
 
+MOST_COUNTED = 10_000
+"""Cases that were not run are counted up to here."""
 
-@dataclass(frozen=True)
-class _Failing:
-    """A failure that was seen, before reduction."""
-
-    kind: str
-    where: str
-    detail: str
-    traits: frozenset[str]
-    choices: Choices
-    path: str = ""
-    remembered: bool = False
-
-    @property
-    def key(self) -> str:
-        return f"{self.kind}:{self.where}"
-
+STRAYS = 3
+"""Failures of one key whose cases alone show another one, after which the rest of that key is taken for the same."""
 
 Listener = Callable[[Result], None]
 
@@ -60,11 +50,14 @@ class Examination:
         self.settings = settings
         self.result = result_of(task, settings)
         self._tell = listener
-        self._failing: dict[str, list[_Failing]] = {}
+        self._failing: dict[str, list[Failing]] = {}
+        self._shrinker = Shrinker(task, settings)
+        self._remembered: list[Failing] = []
         self._avoid: list[frozenset[str]] = []
         self._kept: dict[str, tuple[Path, str, str, str]] = {}
         self._session: Session | None = None
         self._patience = PATIENCE
+        self._deaths, self._judged_at_death = 0, 0
 
     def run(self) -> Result:
         """Do it all."""
@@ -73,9 +66,10 @@ class Examination:
             with Session(self.task, settings.state, time_limit=settings.time_limit, known=settings.known) as session:
                 self._session = session
                 self._phases(session)
+                if self._avoid:
+                    self.result.notes.append(f"{self.result.avoided:,} cases were not run for that reason")
                 self._stage("reducing")
-                for key in sorted(self._failing):
-                    self._reduce_key(session, key)
+                self._reduce_all(session)
                 self._report_kept()
         except Stopped:
             self._conclude_unreduced()
@@ -105,14 +99,26 @@ class Examination:
         for path in corpus_of(self.task, self.settings.corpus):
             self._judge_kept(session, path)
         self._stage("small scope")
-        scope = profile.scope
+        scope, sparse = profile.scope, 1
 
         def walk(running: Running | None) -> Command:
-            after, parts = running.choices if running else None, self.settings.parts
+            after, parts = running.choices if running else None, self.settings.parts * sparse
             return Walk(scope.count, scope.value, after, avoid(), self.settings.part, parts)
 
-        self._phase(session, walk)
+        def unwalked(running: Running | None) -> str:
+            rest = walked(self.task.contract.domain, scope, running.choices if running else None)
+            count = sum(1 for _ in itertools.islice(rest, MOST_COUNTED))
+            more = " or more" if count == MOST_COUNTED else ""
+            return f"{count // self.settings.parts:,}{more}"
+
+        ended = self._phase(session, walk, unwalked)
+        if ended is not None and self._regain_patience():
+            # Neighbours in a walk are alike, and so die alike. Further on there may be other faults.
+            sparse = SPARSE
+            self.result.notes.append(f"small scope: one in {SPARSE} of these cases was run nevertheless")
+            self._phase(session, walk, unwalked, ended)
         self._stage("sampling")
+        self._regain_patience()
         self._sampling(session)
 
     def _sampling(self, session: Session) -> None:
@@ -122,11 +128,14 @@ class Examination:
             start = running.index + 1 if running else 0
             return Sample(self.settings.seed, start, self.settings.profile.examples - start, self._avoiding())
 
-        self._phase(session, sample)
+        def unsampled(running: Running | None) -> str:
+            return f"{self.settings.profile.examples - (running.index + 1 if running else 0):,}"
+
+        self._phase(session, sample, unsampled)
 
     def _judge_kept(self, session: Session, path: Path) -> None:
         """One kept case. What it shows is reported as it is, unless the search finds the same and reduces it."""
-        for event in session.ask(Replayed(str(path.absolute()), kept=True)):
+        for event in session.ask_surely(Replayed(str(path.absolute()), kept=True)):
             failures: Sequence[tuple[str, str, str]] = ()
             if isinstance(event, Death):
                 self._patience -= 1
@@ -152,19 +161,41 @@ class Examination:
     def _avoiding(self) -> list[list[str]]:
         return [sorted(traits) for traits in self._avoid]
 
-    def _phase(self, session: Session, command: Callable[[Running | None], Command]) -> None:
-        """One command, taken up again behind every case that killed its worker."""
-        running: Running | None = None
+    def _phase(
+        self,
+        session: Session,
+        command: Callable[[Running | None], Command],
+        left: Callable[[Running | None], str],
+        running: Running | None = None,
+    ) -> Running | None:
+        """One command, taken up again behind every case that killed its worker; ``left`` counts what comes then.
+
+        The last of them, if there were too many.
+        """
         while self._patience > 0:
             death = self._ask(session, command(running))
             if death is None:
-                return
+                return None
             running = self._survived(session, death) or running
-        self.result.notes.append(f"{self.result.stage}: ended early, because too many workers died")
+        self._note_early_end(left(running))
+        return running
+
+    def _note_early_end(self, left: str) -> None:
+        early = f"{self.result.stage}: ended early, because too many workers died"
+        self.result.notes.append(f"{early}; {left} cases were not run")
+
+    def _regain_patience(self) -> bool:
+        """Where cases survive, other inputs are worth their own try."""
+        survived = self.result.judged > self._deaths
+        self._patience = PATIENCE if survived else self._patience
+        return survived
 
     def _survived(self, session: Session, death: Death) -> Running | None:
         """Account for a dead worker; the case that it ran."""
-        self._patience -= 4 if death.kind == "hang" or death.nursery else 1
+        self._deaths += 1
+        rare = self.result.judged - self._judged_at_death > FAR_APART
+        self._patience -= 4 if death.kind == "hang" or death.nursery else 0 if rare else 1
+        self._judged_at_death = self.result.judged
         if death.running is None:
             self.result.notes.append(f"the worker died between two cases ({death.where}) and was replaced")
         else:
@@ -190,12 +221,13 @@ class Examination:
         result.known.update(event.known)
         result.unexpected |= event.unexpected
         result.compilations = max(result.compilations, event.compilations)
+        result.executed = result.executed.plus(*event.executed)
         self._tell(result)
 
     def _note(self, event: Found) -> None:
         traits, choices = frozenset(event.traits), tuple(event.choices)
         for kind, where, detail in event.failures:
-            item = _Failing(kind, where, detail, traits, choices, event.path)
+            item = Failing(kind, where, detail, traits, choices, event.path)
             self._failing.setdefault(item.key, []).append(item)
         self._tell(self.result)
 
@@ -205,7 +237,8 @@ class Examination:
             return
         self.result.judged += 1
         inputs = self.task.contract.domain(Replay(choices))
-        item = _Failing(death.kind, death.where, death.detail, self.task.contract.traits(inputs), choices)
+        traits = self.task.contract.traits(inputs)
+        item = Failing(death.kind, death.where, death.detail, traits, choices, deadly=True)
         if death.doubtful and not self._dies_again(session, item):
             case = Case(contract=self.task.contract.full_name, inputs=inputs)
             note = f"a worker died ({death.where}) in or behind case {case.id}"
@@ -215,20 +248,20 @@ class Examination:
         case = Case(contract=self.task.contract.full_name, inputs=inputs, origin=found)
         path = self.settings.state / "findings" / f"unreduced-{item.kind}-{case.id}.json"
         case.save(path)
-        self._failing.setdefault(item.key, []).append(
-            _Failing(item.kind, item.where, item.detail, item.traits, choices, str(path))
-        )
+        self._failing.setdefault(item.key, []).append(dataclasses.replace(item, path=str(path)))
         if len(self._failing[item.key]) == 2:
             self._learn_to_avoid(session, item)
 
-    def _dies_again(self, session: Session, item: _Failing) -> bool:
-        return item.key in {failure.key for failure in self._attempt(session, item.choices, fresh=True)}
+    def _dies_again(self, session: Session, item: Failing) -> bool:
+        return item.key in {failure.key for failure in self._shrinker.attempt(session, item.choices, fresh=True)}
 
-    def _learn_to_avoid(self, session: Session, item: _Failing) -> None:
-        """What kills twice is reduced at once; cases with all the traits of the smallest one are not run again."""
-        reduced = self._reduced(session, item, ())
+    def _learn_to_avoid(self, session: Session, item: Failing) -> None:
+        """What kills twice is reduced at once; if its traits always kill, no case that has them all is run again."""
+        reduced = self._shrinker.reduced(session, item, ())
+        if reduced.key != item.key:
+            return
         self._failing[item.key].append(reduced)
-        if reduced.traits:
+        if reduced.traits and not reduced.remembered and self._shrinker.always(session, reduced):
             self._avoid.append(reduced.traits)
             self.result.notes.append(
                 f"cases with {' and '.join(sorted(reduced.traits))} are not run again: they end in {item.key}"
@@ -243,14 +276,37 @@ class Examination:
         self.task.contract.domain(source)
         return tuple(source.choices)
 
+    def _reduce_all(self, session: Session) -> None:
+        """Key by key. What takes the cases before comes last, if nothing that a case shows alone explains it."""
+        done: set[str] = set()
+        while waiting := sorted(set(self._failing) - done, key=lambda key: (key.startswith("stale:"), key)):
+            done.add(waiting[0])
+            self._reduce_key(session, waiting[0])
+        stale = any(finding.kind == "stale" for finding in self.result.findings)
+        for item in self._remembered:
+            if item.kind != "stale" or not stale:
+                self._conclude(item)
+        self._remembered = []
+
     def _reduce_key(self, session: Session, key: str) -> None:
         """All findings of one kind and place: reduce, then look for failures that lack the traits found so far."""
-        found: list[_Failing] = []
-        for item in sorted(self._failing[key], key=self._order):
-            if len(found) < MOST_BUCKETS and not any(other.traits <= item.traits for other in found):
-                found.append(self._reduced(session, item, [other.traits for other in found]))
+        found, strays = list[Failing](), 0
+        for item in sorted(self._failing[key], key=self._shrinker.order):
+            if len(found) == MOST_BUCKETS or (strays == STRAYS and not found):
+                break
+            if any(other.traits <= item.traits for other in found):
+                continue
+            smallest = self._shrinker.reduced(session, item, [other.traits for other in found])
+            if smallest.key == key or smallest.remembered:
+                found.append(smallest)
+            else:
+                strays += 1
+                self._failing.setdefault(smallest.key, []).append(smallest)
         for item in self._subsumed(found):
-            self._conclude(item)
+            if item.remembered:
+                self._remembered.append(item)
+            else:
+                self._conclude(item)
         for item in self._failing[key]:
             if item.path:
                 for suffix in (".json", ".npz"):
@@ -260,83 +316,25 @@ class Examination:
         """What was found before an interruption, as small as it is."""
         done = {f"{finding.kind}:{finding.where}" for finding in self.result.findings}
         for key in sorted(set(self._failing) - done):
-            self._conclude(min(self._failing[key], key=self._order))
+            self._conclude(min(self._failing[key], key=self._shrinker.order))
 
-    def _subsumed(self, found: Sequence[_Failing]) -> list[_Failing]:
+    def _subsumed(self, found: Sequence[Failing]) -> list[Failing]:
         """Drop findings whose traits contain another's: the same fault on a special input.
 
         Of those that are dropped, the simplest case is kept.
         """
-        kept: list[_Failing] = []
+        kept: list[Failing] = []
         for item in found:
             if not any(other.traits < item.traits for other in found):
-                simplest = min((other for other in found if item.traits <= other.traits), key=self._order)
+                simplest = min((other for other in found if item.traits <= other.traits), key=self._shrinker.order)
                 kept.append(dataclasses.replace(simplest, traits=item.traits))
         return kept
-
-    def _order(self, item: _Failing) -> tuple[int, int, Choices]:
-        return self._rank_of(item), len(item.choices), item.choices
-
-    def _rank_of(self, item: _Failing) -> int:
-        contract = self.task.contract
-        return _rank(contract, contract.domain(Replay(item.choices, lenient=True)))
-
-    def _reduced(self, session: Session, item: _Failing, others: Sequence[frozenset[str]]) -> _Failing:
-        """The smallest case with this key whose traits do not contain those of another finding."""
-        contract = self.task.contract
-        latest: dict[Choices, _Failing] = {}
-        rank = self._rank_of(item)
-        stale = item.kind in ("stale", "crash", "hang")
-
-        def test(candidate: Choices) -> Choices | None:
-            source = Replay(candidate, lenient=True)
-            inputs = contract.domain(source)
-            traits = contract.traits(inputs)
-            used = tuple(source.choices)
-            if any(other <= traits for other in others) or (used != item.choices and not simpler(used, item.choices)):
-                return None
-            if _rank(contract, inputs) > rank:
-                return None
-            for failure in self._attempt(session, used, fresh=stale):
-                if failure.key == item.key:
-                    latest[used] = failure
-                    return used
-            return None
-
-        limit = session.time_limit
-        if item.kind == "hang":
-            # Each attempt that hangs costs the whole limit. A case that is merely slow is told apart at the end.
-            session.time_limit = max(1.0, limit / 8)
-        session.renew()
-        best = item.choices
-        shown = test(item.choices) is not None
-        if shown:
-            attempts = HANGING_ATTEMPTS if item.kind == "hang" else self.settings.reduce_attempts
-            reducer = Reducer(test, attempts=attempts, seconds=self.settings.reduce_seconds)
-            best = reducer.reduce(item.choices)
-        if session.time_limit != limit:
-            session.time_limit = limit
-            shown = test(best) is not None
-        if not shown:
-            return _remembered(item)
-        return latest[best]
-
-    def _attempt(self, session: Session, choices: Choices, *, fresh: bool) -> Iterable[_Failing]:
-        """The failures of one choice sequence, deaths included."""
-        found: list[_Failing] = []
-        for event in session.ask(Try(list(choices), fresh)):
-            traits = self.task.contract.traits(self.task.contract.domain(Replay(choices, lenient=True)))
-            if isinstance(event, Found):
-                found += [_Failing(*failure, traits, choices) for failure in event.failures]
-            elif isinstance(event, Death):
-                found.append(_Failing(event.kind, event.where, event.detail, traits, choices))
-        return found
 
     def _origin(self) -> dict[str, Any]:
         about, cases = self.task.implementation, self.settings.state / "findings"
         return origin(about.spec, about.name, self.task.backend.name, cases) | {"provider": about.provider}
 
-    def _conclude(self, item: _Failing) -> None:
+    def _conclude(self, item: Failing) -> None:
         """Write the finding down."""
         task = self.task
         inputs = task.contract.domain(Replay(item.choices, lenient=True))
@@ -354,22 +352,6 @@ class Examination:
             Finding(item.kind, item.where, item.detail, name, path, sizes(inputs), replay, item.choices)
         )
         self._tell(self.result)
-
-
-def _remembered(item: _Failing) -> _Failing:
-    """A failure that the case alone, in a new process, does not show: it took the cases before.
-
-    A wrong result that depends on earlier calls is stale (G9). Other kinds, such as a crash by memory that was damaged
-    earlier, keep their name.
-    """
-    note = f"{item.detail}\n(this case alone, in a new process, does not show it: it took the cases before)"
-    kind = "stale" if item.kind in ("wrong_value", "wrong_shape", "unwritten", "nondeterministic") else item.kind
-    return dataclasses.replace(item, kind=kind, detail=note, remembered=True)
-
-
-def _rank(contract: Contract, inputs: Inputs) -> int:
-    """Legal inputs are better examples than those with fewer promises, and those than inputs to be refused."""
-    return (Values, OnlyMemorySafety, Refused).index(type(contract.expected(inputs)))
 
 
 def corpus_of(task: Task, corpus: Path | None) -> list[Path]:

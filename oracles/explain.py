@@ -72,7 +72,7 @@ def _comparison(task: Task, case: Case, path: Path, settings: Settings) -> str:
     lines, verdict = [task.label], []
     try:
         with Session(task, settings.state, time_limit=settings.time_limit) as session:
-            for event in session.ask(Show(str(path.absolute()))):
+            for event in session.ask_surely(Show(str(path.absolute()))):
                 if isinstance(event, Shown):
                     lines += _got(task.contract, case, event)
                 elif isinstance(event, Found):

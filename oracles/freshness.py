@@ -17,6 +17,7 @@ from oracles.arrays import Array, Inputs, Value
 from oracles.backends.base import Backend, Variation
 from oracles.call import Run, call, call_on, flat, place, plain_value
 from oracles.contract import Contract, Values
+from oracles.lines import line_of, traceback_of, with_line
 from oracles.memory import Memory
 from oracles.verdict import Failure, Stale, described
 
@@ -86,7 +87,10 @@ def _wrong(run: Run, expected: Values, objects: str) -> Failure | None:
         "recycled": "for new objects at an address that was used before",
     }[objects]
     if run.error is not None:
-        return Stale(type(run.error).__name__, f"raises {described(run.error)} {what}")
+        text = with_line(f"raises {described(run.error)} {what}", line_of(run.error))
+        raised = Stale(type(run.error).__name__, text)
+        raised.trace = traceback_of(run.error)
+        return raised
     outputs = flat(run.outputs)
     for name, value in flat(expected.outputs).items():
         got, wanted = outputs.get(name), plain_value(value)

@@ -18,6 +18,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from oracles.lines import current_line, with_line
 from oracles.memory import Memory
 from oracles.verdict import Failure, HostSync
 
@@ -131,9 +132,9 @@ class Interception:
         _WORKSPACES.pop(tensor.untyped_storage()._cdata, None)
 
     def report(self, operation: str, detail: str) -> None:
-        """One failure for each kind of read."""
+        """One failure for each kind of read, with the line that reads first."""
         if all(failure.where != operation for failure in self.failures):
-            self.failures.append(HostSync(operation, detail))
+            self.failures.append(HostSync(operation, with_line(detail, current_line())))
 
     def regrown(self, tensor: torch.Tensor, shape: Sequence[int]) -> bool:
         """Give a tensor of guarded memory that outgrows its buffer a new one, as the allocator would."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from oracles.arrays import Inputs
+from oracles.backends.base import CountsInstructions, Executed
 from oracles.case import Case, case_id
 from oracles.environment import environment
 from oracles.known import Known
@@ -53,6 +54,7 @@ class Judging:
         self.load, self.subject, self.known, self.slot, self.send = load, subject, known, slot, send
         self.seen: set[tuple[str, frozenset[str]]] = set()
         self.counts = Progress(0, {}, 0, -1, 0, False)
+        self._executed = Executed()
 
     def run(
         self, jobs: Iterable[Job], *, mode: Mode = "stream", fresh: bool = True, avoid: Sequence[Sequence[str]] = ()
@@ -122,7 +124,7 @@ class Judging:
             return
         self.seen.update((item.key, traits) for item in news)
         path = self._keep(job, unseen) if unseen and mode in ("stream", "example") else ""
-        details = [(item.kind, item.where, item.detail) for item in news]
+        details = [(item.kind, item.where, _detail(item, mode)) for item in news]
         self.send(Found(details, sorted(traits), job.choices, path, explained))
 
     def _explained(self, failures: Sequence[Failure], matching: Sequence[Known]) -> dict[str, str]:
@@ -138,6 +140,8 @@ class Judging:
     def _note_unexpected(self, job: Job, failures: Sequence[Failure], matching: Sequence[Known]) -> None:
         """A case that matches a known finding and does not show it."""
         for known in matching:
+            if known.entry.cumulative:
+                continue
             identifier = known.entry.id
             shown = any(item.key in known.entry.shows for item in failures)
             if not shown and identifier not in self.counts.unexpected:
@@ -200,12 +204,21 @@ class Judging:
         counts = self.counts
         counts.done = done
         counts.compilations = sum(len(keys) for keys in self.subject.compilations.values())
+        backend = self.subject.backend
+        if isinstance(backend, CountsInstructions):
+            launches, instructions = backend.executed.since(self._executed)
+            counts.executed, self._executed = (launches, instructions), backend.executed
         self.send(counts)
         self.counts = Progress(0, {}, 0, -1, 0, False)
         self.slot.end()
         with contextlib.suppress(OSError):
             if os.fstat(1).st_size > LOG_LIMIT:
                 os.ftruncate(1, 0)
+
+
+def _detail(failure: Failure, mode: Mode) -> str:
+    """Who replays a case wants to see where it fails; elsewhere one line is enough."""
+    return f"{failure.detail}\n{failure.trace}" if mode == "replay" and failure.trace else failure.detail
 
 
 def _poison(dtype: str, held: np.dtype) -> Any:

@@ -40,7 +40,8 @@ class Entry(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     ``shows`` lists keys, kind and place; a matching case must show at least one of them, and those that it shows are
     known. ``bucket`` is the name of its smallest case, which ``case`` holds. ``reference`` is a public issue, or
     ``new`` with the ``date`` on which it was found. ``backends`` are those that it concerns, where a fault shows as
-    another kind on some of them; without it, all.
+    another kind on some of them; without it, all. ``cumulative``: it takes several cases to show, as too many
+    compilations do, so that a matching case that does not show it says nothing.
     """
 
     id: str
@@ -56,6 +57,7 @@ class Entry(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     case: str
     date: datetime.date | None = None
     backends: tuple[str, ...] = ()
+    cumulative: bool = False
 
 
 class _Document(msgspec.Struct, forbid_unknown_fields=True):

@@ -112,7 +112,8 @@ class Progress(msgspec.Struct, tag=True):
     """Counts since the last message.
 
     ``unsupported`` counts reasons, ``known`` cases of known findings; ``unexpected`` maps known findings to a case
-    that matches and passed. ``printed`` is what the callable printed, of a case that was replayed.
+    that matches and passed. ``printed`` is what the callable printed, of a case that was replayed. ``executed`` are
+    launches and instructions, on a backend that counts them.
     """
 
     judged: int
@@ -124,6 +125,7 @@ class Progress(msgspec.Struct, tag=True):
     known: dict[str, int] = {}
     unexpected: dict[str, str] = {}
     printed: str = ""
+    executed: tuple[int, int] = (0, 0)
 
 
 class Broken(msgspec.Struct, tag=True):

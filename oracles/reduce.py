@@ -1,16 +1,19 @@
 """The generic reducer: make a choice sequence as simple as it can be while a test still holds.
 
 Simpler means shorter, then smaller from the front (shortlex). The reducer knows nothing of what the choices mean: the
-test replays a candidate leniently and answers with the choices that were really used, or ``None``.
+test replays a candidate leniently and answers with the choices that were really used, or ``None``. What it is told is
+which sequences stand for many elements by a rule (``cost``), and how they are spelled out (``forms``): that is simpler
+however long it is.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 Choices = tuple[int, ...]
 Test = Callable[[Choices], "Choices | None"]
+Order = tuple[int, int, Choices]
 
 
 def simpler(one: Sequence[int], other: Sequence[int]) -> bool:
@@ -21,8 +24,20 @@ def simpler(one: Sequence[int], other: Sequence[int]) -> bool:
 class Reducer:
     """Reduces one sequence within a budget of tests and seconds; ``exhausted`` says that the budget ended it."""
 
-    def __init__(self, test: Test, *, attempts: int = 2000, seconds: float = 60.0) -> None:
+    def __init__(
+        self,
+        test: Test,
+        *,
+        attempts: int = 2000,
+        seconds: float = 60.0,
+        cost: Callable[[Choices], int] = lambda choices: 0,
+        forms: Callable[[Choices], Iterable[Choices]] = lambda choices: (),
+        accepted: Callable[[Choices], None] = lambda choices: None,
+    ) -> None:
         self._test = test
+        self._cost = cost
+        self._forms = forms
+        self._accepted = accepted
         self._left = attempts
         self._until = time.monotonic() + seconds
         self._tried: set[Choices] = set()
@@ -34,13 +49,13 @@ class Reducer:
         improved = True
         while improved and not self.exhausted:
             improved = False
-            for candidates in (_shorter, _zeroed, _swapped, _lowered, _moved):
+            for candidates in (self._forms, _shorter, _zeroed, _swapped, _lowered, _moved):
                 found = self._descend(best, candidates)
                 improved |= found != best
                 best = found
         return best
 
-    def _descend(self, best: Choices, candidates: Callable[[Choices], Iterator[Choices]]) -> Choices:
+    def _descend(self, best: Choices, candidates: Callable[[Choices], Iterable[Choices]]) -> Choices:
         """Take every improvement of one kind, starting over from each."""
         again = True
         while again:
@@ -50,6 +65,7 @@ class Reducer:
                 if self.exhausted:
                     return best
                 if found is not None:
+                    self._accepted(found)
                     best, again = found, True
                     break
         return best
@@ -63,7 +79,10 @@ class Reducer:
             return None
         self._left -= 1
         used = self._test(candidate)
-        return used if used is not None and simpler(used, best) else None
+        return used if used is not None and self._order(used) < self._order(best) else None
+
+    def _order(self, choices: Choices) -> Order:
+        return self._cost(choices), len(choices), choices
 
 
 def _shorter(choices: Choices) -> Iterator[Choices]:

@@ -26,7 +26,7 @@ def judge_case(task: Task, path: Path, case: Case, settings: Settings) -> Result
     replay = result.replay(path)
     try:
         with Session(task, settings.state, time_limit=settings.time_limit) as session:
-            for event in session.ask(Replayed(str(path.absolute()))):
+            for event in session.ask_surely(Replayed(str(path.absolute()))):
                 if isinstance(event, Death):
                     result.judged += 1
                     failures = [(event.kind, event.where, event.detail)]
@@ -38,6 +38,7 @@ def judge_case(task: Task, path: Path, case: Case, settings: Settings) -> Result
                         result.judged += event.judged
                         result.unsupported.update(event.unsupported)
                         result.printed += event.printed
+                        result.executed = result.executed.plus(*event.executed)
                     continue
                 for kind, where, detail in failures:
                     name = _bucket(case, kind, where, traits)

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from oracles.backends.base import Executed
 from oracles.domain import Scope
 from oracles.providers.base import Bound
 from oracles.reduce import Choices
@@ -63,7 +64,8 @@ class Result:
     """What became of one task. ``refused`` says why nothing could be judged, ``bound`` what a binding was bound to.
 
     ``time_limit`` is that of a case, where it was not the backend's own. ``printed`` is what the callable wrote to
-    standard output and error, where that was asked for.
+    standard output and error, where that was asked for. ``executed`` counts what a backend ran that executes
+    instructions one by one; what a worker did just before it died is not in it.
     """
 
     task: Task
@@ -82,6 +84,7 @@ class Result:
     bound: Bound | None = None
     time_limit: float | None = None
     printed: str = ""
+    executed: Executed = field(default_factory=Executed)
 
     def replay(self, path: Path) -> str:
         """The command line that judges a case file as it was judged here."""

@@ -71,9 +71,16 @@ def _resolved(spec: str, contracts: Sequence[Contract], names: Sequence[str]) ->
         return resolve(spec, meant, named=True)
 
 
+NEAREST = ("rocm", "cuda", "gfx942", "interpreter")
+"""Where kernels run if nobody says otherwise: on a device that is here, else as what an AMD device would execute."""
+
+
 def default_backend(runs: str) -> Backend:
     """Where code of this kind, ``host`` or ``triton``, runs if nobody says otherwise."""
-    return by_name("interpreter" if runs == "triton" else "host")
+    if runs == "host":
+        return by_name("host")
+    found = [by_name(name) for name in NEAREST]
+    return next((backend for backend in found if backend.unavailable() is None), found[-1])
 
 
 def why_not(task: Task) -> str | None:

@@ -150,6 +150,13 @@ class Session:
                 if isinstance(event, Progress) and event.done:
                     return
 
+    def ask_surely(self, command: Command) -> list[Found | Shown | Progress | Death]:
+        """The same for a single case, which is run again where somebody else may have killed its worker."""
+        events = list(self.ask(command))
+        if any(isinstance(event, Death) and event.doubtful for event in events):
+            events = list(self.ask(command))
+        return events
+
     def renew(self) -> None:
         """Replace the child by one that has seen no case."""
         if self._child is not None:
@@ -232,6 +239,8 @@ class Session:
 
     def _overdue(self, asked: float, limit: float) -> bool:
         running = self._slot.running()
+        if running is not None and not running.started:
+            return False  # read while the worker wrote it
         since = running.started if running is not None and self._child is not None else asked
         waiting_for_load = self._child is None
         if running is None and not waiting_for_load:

@@ -6,6 +6,7 @@ next run can tell a leftover from a run that is still going on.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import mmap
 import os
@@ -16,6 +17,8 @@ from pathlib import Path
 from time import monotonic
 
 import msgspec
+
+from oracles.state import StateError
 
 META = 8192
 HEADER = struct.Struct("<8sIIdqqqI4x")
@@ -52,21 +55,15 @@ class Running:
 
 
 class Slot:
-    """One worker's slot. Created and locked by the parent, written by the worker."""
+    """One worker's slot. Created and locked by the parent, written by the worker.
+
+    Refused with ``StateError``: a folder in which no file can be made.
+    """
 
     def __init__(self, path: Path, *, create: Meta | None = None) -> None:
         self.path = path
         if create is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            meta = msgspec.json.encode(create)
-            if len(meta) > META:
-                raise ValueError(f"meta: {len(meta)} bytes do not fit into {META}")
-            # Locked before it has its name: nobody may take it for the leftover of a run that was killed.
-            partial = path.with_name(f".{path.name}")
-            partial.write_bytes(meta.ljust(SIZE, b"\0"))
-            self._fd = os.open(partial, os.O_RDWR | os.O_CLOEXEC)
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            partial.rename(path)
+            self._fd = _created(path, create)
         else:
             self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -135,6 +132,26 @@ class Slot:
         os.close(self._fd)
         if remove:
             self.path.unlink(missing_ok=True)
+
+
+def _created(path: Path, create: Meta) -> int:
+    """The descriptor of a new slot."""
+    meta = msgspec.json.encode(create)
+    if len(meta) > META:
+        raise ValueError(f"meta: {len(meta)} bytes do not fit into {META}")
+    partial = path.with_name(f".{path.name}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(meta.ljust(SIZE, b"\0"))
+        fd = os.open(partial, os.O_RDWR | os.O_CLOEXEC)
+        # Locked before it has its name: nobody may take it for the leftover of a run that was killed.
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        partial.rename(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise StateError(f"{path.parent}: no file can be made in this folder ({error.strerror})") from error
+    return fd
 
 
 def leftovers(directory: Path) -> Iterator[tuple[Meta, Running]]:

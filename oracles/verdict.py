@@ -15,16 +15,18 @@ LONGEST_TEXT = 2000
 
 PASS = "pass"
 UNSUPPORTED = "unsupported"
+INTERRUPTED = "interrupted"
 
 
 class Failure(Exception):
     """An implementation broke its contract. Subclasses exist one a kind; this class itself is never raised.
 
     ``where`` is a short stable name (a tensor, an operation, an exception type) and is part of the bucket;
-    ``detail`` is for people and may hold indices, values and addresses.
+    ``detail`` is for people and may hold indices, values and addresses; ``trace`` is a traceback for a replay to show.
     """
 
     kind: ClassVar[str]
+    trace: str = ""
 
     def __init__(self, where: str, detail: str = "") -> None:
         self.where = readable(where)

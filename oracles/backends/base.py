@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
 from oracles.verdict import Failure
 
@@ -45,6 +45,39 @@ class Observation:
     failures: list[Failure] = field(default_factory=list)
     launches: int = 0
     compilations: list[str] = field(default_factory=list)
+
+
+class Executed(NamedTuple):
+    """How much code ran: launches, and instructions of all waves of their programs."""
+
+    launches: int = 0
+    instructions: int = 0
+
+    def plus(self, launches: int, instructions: int) -> Executed:
+        """With this on top."""
+        return Executed(self.launches + launches, self.instructions + instructions)
+
+    def since(self, earlier: Executed) -> Executed:
+        """What came on top of an earlier count."""
+        return self.plus(-earlier.launches, -earlier.instructions)
+
+
+@runtime_checkable
+class CountsInstructions(Protocol):
+    """What a backend offers that executes instructions one by one: their count over all calls of the process."""
+
+    executed: Executed
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """An exception, what it was raised from, and so on."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        context = None if current.__suppress_context__ else current.__context__
+        current = current.__cause__ or context
 
 
 class Backend(Protocol):

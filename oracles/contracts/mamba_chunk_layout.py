@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from itertools import accumulate, pairwise
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate, chain, pairwise
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
@@ -15,7 +15,7 @@ from oracles.contract import Binding, Contract, Expected, Input, Output, Values
 from oracles.contracts._reference import answer
 from oracles.contracts.mamba_chunk_layout_known import KNOWN
 from oracles.contracts.mamba_chunk_layout_relations import RELATIONS
-from oracles.domain import COUNTS, FEW, Source, note_lengths
+from oracles.domain import COUNTS, FEW, Source, note_lengths, windows
 from oracles.verdict import Unsupported
 from reference.chunk_metadata import mamba_chunk_layout as reference
 
@@ -77,6 +77,7 @@ def prefills(source: Source, chunk_size: int) -> Inputs:
 
 def drawn(source: Source, batch: Batch) -> list[Request]:
     """Few requests drawn one by one; among them, at times, a crowd that follows a rule."""
+    begin = len(source.choices)
     few: list[Request] = []
     while len(few) < FEW and source.more(len(few)):
         few.append(request(source, batch))
@@ -84,13 +85,22 @@ def drawn(source: Source, batch: Batch) -> list[Request]:
     if source.choose((False, True), weights=(3, 1), small=1):
         at = source.integer(0, len(few))
         crowd = ruled(source, batch, max(source.integer(0, MOST_REQUESTS, near=COUNTS) - len(few), 0))
-    left = source.choose(MOST_CHUNKS, weights=(30, 8, 1), small=1) * batch.chunk_size
     requests = [*few[:at], *crowd, *few[at:]]
+    if crowd:
+        source.followed_rule(begin, 1, _one_by_one, requests, batch)
+    left = source.choose(MOST_CHUNKS, weights=(30, 8, 1), small=1) * batch.chunk_size
     for place, each in enumerate(requests):
         length = min(each.length, left)
         requests[place] = Request(length, each.computed, min(each.checkpoint, length))
         left -= length
     return requests
+
+
+def _one_by_one(requests: Sequence[Request], batch: Batch) -> Iterator[list[int]]:
+    """Choices that draw every request, or some neighbours, without a crowd."""
+    for some in windows(requests):
+        drawn = [(1, *each[: 3 if batch.checkpoints else 2]) for each in some]
+        yield [*chain.from_iterable(drawn), *[0] * (len(some) < FEW), 0]
 
 
 def request(source: Source, batch: Batch) -> Request:

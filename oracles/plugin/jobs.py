@@ -15,6 +15,7 @@ from oracles.providers import ProviderError
 from oracles.results import PROFILES, Profile, Result
 from oracles.run import plan
 from oracles.session import Task
+from oracles.state import complaint
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,20 @@ class Job:
 def jobs_of(option: Any) -> list[Job]:
     """The jobs that a command line stands for, in an order that is the same in every process."""
     try:
-        planned = plan(option.contract, option.impl or ["optimized"], option.backend)
+        planned = plan(option.oracle_contract, option.oracle_impl or ["optimized"], option.oracle_backend)
     except (UnknownContract, UnknownBackend, ProviderError) as error:
         raise pytest.UsageError(str(error)) from error
+    refuse_state(option)
     shards = option.oracle_shards
     found = [Job(task, shard, shards) for task in planned.tasks for shard in range(shards)]
     return found + [Job(result.task, missing=result) for result in planned.missing]
+
+
+def refuse_state(option: Any) -> None:
+    """Refuse a folder that cannot hold what has to survive, before anything is judged."""
+    reason = complaint(option.oracle_state)
+    if reason is not None:
+        raise pytest.UsageError(f"--oracle-state: {reason}")
 
 
 def profile_of(option: Any) -> Profile:
@@ -68,7 +77,7 @@ def refuse_numbers(option: Any) -> None:
     limit, examples, shards = option.oracle_time_limit, option.oracle_examples, option.oracle_shards
     if limit is not None and not 0.1 <= limit < float("inf"):
         raise pytest.UsageError(f"--oracle-time-limit: {limit} is no number of seconds from 0.1 up")
-    if examples is not None and examples < 1:
-        raise pytest.UsageError(f"--oracle-examples: {examples} is no number from 1 up")
+    if examples is not None and examples < 0:
+        raise pytest.UsageError(f"--oracle-examples: {examples} is no number from 0 up")
     if shards < 1:
         raise pytest.UsageError(f"--oracle-shards: {shards} is no number from 1 up")

@@ -15,6 +15,7 @@ from oracles.plugin.jobs import Job, profile_of
 from oracles.report import text
 from oracles.report.document import reason_of, verdict_of
 from oracles.results import Result, Settings
+from oracles.state import StateError
 
 CORPUS = Path(__file__).parents[2] / "corpus"
 
@@ -22,7 +23,7 @@ CORPUS = Path(__file__).parents[2] / "corpus"
 class Oracle:
     """Judges ``job``; what comes out is the test's outcome, its text, and properties of its report."""
 
-    def __init__(self, node: pytest.Item, job: Job, unfinished: list[Result]) -> None:
+    def __init__(self, node: pytest.Item, job: Job, unfinished: dict[str, Result]) -> None:
         self.job = job
         self._node = node
         self._option: Any = node.config.option
@@ -34,13 +35,16 @@ class Oracle:
         The test fails if there is a finding, or a known one that did not show. It is skipped, or with ``--require``
         fails, if nothing could be judged.
         """
-        result = self.job.missing or self._examined()
+        try:
+            result = self.job.missing or self._examined()
+        except StateError as error:
+            pytest.fail(f"not judged: {self.job.task.label}: --oracle-state: {error}", pytrace=False)
         self._node.user_properties += properties(result)
         if result.findings or result.unexpected or result.broken:
             pytest.fail(_shown(result), pytrace=False)
         if not result.judged:
             reason = f"not judged: {self.job.task.label}: {reason_of(result)}"
-            pytest.fail(reason, pytrace=False) if self._option.require else pytest.skip(reason)
+            pytest.fail(reason, pytrace=False) if self._option.oracle_require else pytest.skip(reason)
 
     def _examined(self) -> Result:
         option, job = self._option, self.job
@@ -48,15 +52,19 @@ class Oracle:
             job.examples(profile_of(option)),
             state=option.oracle_state,
             time_limit=option.oracle_time_limit,
-            known=not option.no_known,
+            known=not option.oracle_no_known,
             corpus=CORPUS if CORPUS.is_dir() and job.shard == 0 else None,
             part=job.shard,
             parts=job.shards,
         )
         examination = DrivenExamination(job.task, settings, seed=job.seed, statistics=self._statistics())
-        self._unfinished.append(examination.result)
-        result = examination.run()
-        self._unfinished.remove(result)
+        self._unfinished[self._node.nodeid] = examination.result
+        try:
+            result = examination.run()
+        except Exception:
+            del self._unfinished[self._node.nodeid]
+            raise
+        del self._unfinished[self._node.nodeid]  # an interruption leaves it there, for the summary
         return result
 
     def _statistics(self) -> Any:

@@ -9,7 +9,7 @@ import importlib.util
 import re
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from oracles.providers.reach import reaches_triton
 from oracles.providers.toplevel import bound_names, imports
 
 _PROJECT = str(Path(__file__).resolve().parents[2])
+MOST_HINTS = 20
+"""Names that a refusal lists."""
 
 
 def implementation(spec: str, file: str, name: str, contracts: Sequence[Contract], *, named: bool) -> Implementation:
@@ -62,9 +64,8 @@ class Execution:
         """The callable; refused: one that the executed file does not have, or that cannot be called."""
         module = self._module()
         if not hasattr(module, self.name):
-            near = difflib.get_close_matches(self.name, vars(module), n=3)
-            hint = f"; near: {', '.join(near)}" if near else ""
-            raise ProviderError(f"{self.path}: executed, but it has no {self.name}{hint}")
+            names = [name for name, value in vars(module).items() if callable(value)]
+            raise ProviderError(f"{self.path}: executed, but it has no {self.name}; {_hint(self.name, names)}")
         found: Callable[..., Any] = getattr(module, self.name)
         if not callable(found):
             raise ProviderError(f"{self.path}: {self.name} is a {type(found).__name__}, which cannot be called")
@@ -116,9 +117,26 @@ def _check_bound(path: Path, tree: ast.Module, name: str) -> None:
     names = {bound for node in tree.body for bound in bound_names(node)}
     stars = any("*" in taken for node in tree.body for _, _, taken in imports(node))
     if name not in names and not stars:
-        near = difflib.get_close_matches(name, names, n=5, cutoff=0.5) or sorted(names)[:20]
-        hint = f"it has {', '.join(near)}" if near else "it binds nothing"
-        raise ProviderError(f"{path} has no {name} at top level; {hint}")
+        callables = {bound for node in tree.body if not _binds_no_callable(node) for bound in bound_names(node)}
+        raise ProviderError(f"{path} has no {name} at top level; {_hint(name, callables)}")
+
+
+def _binds_no_callable(node: ast.stmt) -> bool:
+    """Whether a statement only imports, or binds a plain value; what is imported is rarely what is to be judged."""
+    value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+    return isinstance(node, ast.Import | ast.ImportFrom) or isinstance(
+        value, ast.Constant | ast.List | ast.Tuple | ast.Dict | ast.Set | ast.JoinedStr
+    )
+
+
+def _hint(name: str, callables: Iterable[str]) -> str:
+    """What can be asked for instead of ``name``, the most similar first."""
+
+    def unlike(other: str) -> tuple[float, str]:
+        return -difflib.SequenceMatcher(None, name.lower(), other.lower()).ratio(), other
+
+    near = sorted(callables, key=unlike)[:MOST_HINTS]
+    return f"it has {', '.join(near)}" if near else "it binds nothing that can be called"
 
 
 def _attribute(path: Path, tree: ast.Module, name: str, attribute: str) -> object:

@@ -13,15 +13,23 @@ from oracles import known
 from oracles.environment import environment
 from oracles.providers.base import Bound
 from oracles.results import Result
-from oracles.verdict import PASS, UNSUPPORTED
+from oracles.verdict import INTERRUPTED, PASS, UNSUPPORTED
 
 SCHEMA = 1
 ROOT = Path(__file__).resolve().parents[2]
+INTERRUPTIONS = {
+    "waiting": "before it began",
+    "corpus": "while replaying kept cases",
+    "small scope": "while walking the small scope",
+}
+"""What a task did when it was interrupted, by its stage, where the stage's name alone is no sentence."""
 
 
 def verdict_of(result: Result) -> str:
     """The verdict of a task that has no finding."""
-    return PASS if result.judged and result.refused is None else UNSUPPORTED
+    if not result.judged or result.refused is not None:
+        return UNSUPPORTED
+    return PASS if result.complete else INTERRUPTED
 
 
 def reason_of(result: Result) -> str:
@@ -33,7 +41,7 @@ def reason_of(result: Result) -> str:
     if result.avoided:
         parts.append(f"{result.avoided} cases not run")
     if not result.complete:
-        parts.append(f"interrupted while {result.stage}")
+        parts.append(f"interrupted {INTERRUPTIONS.get(result.stage, f'while {result.stage}')}")
     return "; ".join([*parts, *(note.splitlines()[-1] for note in result.notes if note)])
 
 
@@ -116,7 +124,10 @@ def unexpected_pass(identifier: str) -> str:
 
 
 def task_of(result: Result) -> dict[str, Any]:
-    """How one implementation was bound, and what became of every case; ``bound`` is null of what is no binding."""
+    """How one implementation was bound, and what became of every case.
+
+    ``bound`` is null of what is no binding, ``executed`` where the backend counts no instructions.
+    """
     implementation, bound = result.task.implementation, result.bound
     return {
         "contract": result.task.contract.full_name,
@@ -128,6 +139,7 @@ def task_of(result: Result) -> dict[str, Any]:
         "unsupported": dict(result.unsupported - result.narrowed),
         "not_run": result.avoided,
         "refused": result.refused,
+        "executed": result.executed._asdict() if result.executed.launches else None,
         "bound": None if bound is None else msgspec.to_builtins(bound),
     }
 

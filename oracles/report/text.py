@@ -65,14 +65,30 @@ def totals(results: Sequence[Result]) -> str:
 
 
 def _lines(result: Result) -> list[str]:
-    """What a binding was bound to, known findings that showed, and those that unexpectedly did not."""
+    """What a binding was bound to, known findings that showed or unexpectedly did not, how much code ran."""
     lines = [] if result.bound is None else [bound_line(result.bound)]
     for identifier, count in sorted(result.known.items()):
         entry = known.by_id(identifier)
         lines.append(f"known: {entry.bucket}  {entry.summary} ({identifier}, {entry.reference}; {count} cases)")
         lines.append(f"       {result.replay(known_case(entry))}")
     lines += [f"{unexpected_pass(identifier)}: {path}" for identifier, path in sorted(result.unexpected.items())]
-    return lines
+    return [*lines, *filter(None, [_executed(result)])]
+
+
+def _executed(result: Result) -> str:
+    """How much code ran, where the backend counts it."""
+    launches, instructions = result.executed
+    if not instructions:
+        return ""
+    return f"{launches:,} launches, {_rounded(instructions)} instructions of {result.task.backend.name}"
+
+
+def _rounded(number: int) -> str:
+    """Two digits are enough of a large number: ``3.1 M``."""
+    for power, unit in ((9, "G"), (6, "M")):
+        if number >= 10**power:
+            return f"{number / 10**power:.1f} {unit}"
+    return f"{number:,}"
 
 
 def _printed_lines(result: Result) -> list[str]:
@@ -87,8 +103,7 @@ def _verdict(result: Result) -> str:
         return f"{news} finding{'s' if news != 1 else ''}"
     if result.known and result.complete:
         return f"{len(result.known)} known"
-    verdict = verdict_of(result)
-    return verdict if result.complete or verdict != PASS else "interrupted"
+    return verdict_of(result)
 
 
 def _show_rich(console: Console, results: Sequence[Result]) -> None:

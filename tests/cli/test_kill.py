@@ -4,12 +4,17 @@ import os
 import re
 import shlex
 import signal
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from oracles.run import interrupted
+
+NAME = "chunk_metadata.chunk_metadata"
 SAYS = re.compile(r"an earlier run was killed while (\S+) \((\w+)\) ran a case; replay it: (.*)")
 
 
@@ -92,6 +97,31 @@ def test_a_kill_from_outside_is_no_finding(oracles, eventually, whom):
     assert oracles.left() == []
 
 
+def test_nothing_of_pytest_outlives_it_and_every_case_is_known(oracles, eventually):
+    """Two processes of xdist run a case each when the one that started them is killed."""
+    sleeper = "import pathlib, time\n\n\ndef chunk_metadata(**inputs):\n"
+    for name in ("one", "two"):
+        body = f"    pathlib.Path({name!r}).touch()\n    time.sleep(3600)\n"
+        (oracles.folder / f"{name}.py").write_text(sleeper + body)
+    mark, _, value = oracles.mark.partition("=")
+    asked = ("--impl", "one.py:chunk_metadata", "--impl", "two.py:chunk_metadata", "--contract", NAME)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pytest", "-p", "oracles.pytest_plugin", "-n2", "--oracle-time-limit", "3600", *asked],
+        cwd=oracles.folder,
+        env=os.environ | {mark: value, "PYTHONPATH": str(Path(__file__).parents[2])},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    eventually(lambda: all((oracles.folder / name).exists() for name in ("one", "two")))
+    process.kill()
+    process.wait()
+    assert oracles.left(10) == []
+    left = interrupted(oracles.folder / ".oracles")
+    assert sorted(item.meta.spec for item in left) == ["one.py:chunk_metadata", "two.py:chunk_metadata"]
+    assert all(item.path.is_file() for item in left)
+
+
 def test_interrupting_keeps_what_was_found(oracles, eventually):
     process = started(oracles, "wrong_then_sleeps", "--time-limit", "600", start_new_session=True)
     eventually(lambda: asleep(oracles))
@@ -118,7 +148,7 @@ def test_interrupting_before_anything_was_found(oracles, eventually):
     assert process.returncode == 130
     assert out.startswith("unsupported ") or out.startswith("interrupted ")
     (result,) = oracles.document()
-    assert "interrupted while small scope" in result["detail"]
+    assert "interrupted while walking the small scope" in result["detail"]
     assert oracles.left() == []
 
 

@@ -127,8 +127,9 @@ USAGE = {
     "endless time": ((*CHECK, "--time-limit", "inf"), ["--time-limit", "inf"]),
     "no jobs": ((*CHECK, "--jobs", "0"), ["--jobs", "0"]),
     "state is a file": ((*CHECK, "--state", "mine.py"), ["--state", "mine.py"]),
+    "state where nothing can be made": ((*CHECK, "--state", "/proc/none"), ["--state", "/proc is no folder"]),
     "replay nothing": (("replay",), ["CASE"]),
-    "replay a case that is not there": (("replay", "none.json"), ["none.json"]),
+    "replay a case that is not there": (("replay", "none.json"), ["Error: none.json: cannot be read: No such file"]),
     "explain nothing": (("explain",), ["CASE"]),
 }
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -15,10 +16,14 @@ from oracles.case import Case
 from oracles.contracts import by_name
 from oracles.messages import Walk
 from oracles.plugin.jobs import Job
+from oracles.plugin.oracle import properties
+from oracles.plugin.reporting import Reporting
+from oracles.results import Result
 from oracles.run import plan
 from oracles.worker import _walked
 
 ROOT = Path(__file__).resolve().parents[2]
+SUITE_NAME = "oracles.plugin.suite"
 DATA = Path(__file__).parent / "data"
 CONTRACT = "chunk_metadata.chunk_metadata"
 # A scope of a few dozen inputs, for tests of what surrounds the judging.
@@ -78,7 +83,8 @@ def test_a_finding_fails_with_its_smallest_case_and_a_replay_line_that_works(run
     )
     ended = run("--impl", "mine.py:off_by_one", "--contract", CONTRACT, "--backend", "host")
     assert ended.code == 1, ended.out
-    assert list(ended.cases) == [f"test_implementation[{CONTRACT}-off_by_one@mine.py-host]"]
+    ((name, test),) = ended.cases.items()
+    assert (test.attrib["classname"], name) == (SUITE_NAME, f"test_implementation[{CONTRACT}-off_by_one@mine.py-host]")
     findings = zip(*map(ended.properties, ("bucket", "case", "case_file", "replay")), strict=True)
     bucket = "wrong_value:chunk_offsets"
     ((_, identifier, path, replay),) = (finding for finding in findings if finding[0] == bucket)
@@ -120,8 +126,10 @@ def test_require_fails_for_what_is_missing(run):
         (("--contract", "nothing"), "nothing"),
         (("--backend", "nothing"), "there is no backend 'nothing'"),
         (("--impl", "optimized", "--oracle-shards", "0"), "--oracle-shards: 0"),
-        (("--impl", "optimized", "--oracle-examples", "0"), "--oracle-examples: 0"),
+        (("--impl", "optimized", "--oracle-examples", "-1"), "--oracle-examples: -1"),
         (("--impl", "optimized", "--oracle-time-limit", "nan"), "--oracle-time-limit: nan"),
+        (("--oracle-state", "/proc/none"), "--oracle-state: /proc/none: /proc is no folder"),
+        (("--impl", "optimized", "--oracle-state", os.devnull), f"--oracle-state: {os.devnull}: "),
     ],
 )
 def test_what_means_nothing_is_refused(pytester, arguments, message):
@@ -129,6 +137,73 @@ def test_what_means_nothing_is_refused(pytester, arguments, message):
     ended = pytester.runpytest_inprocess("-p", "oracles.pytest_plugin", *arguments)
     assert ended.ret == pytest.ExitCode.USAGE_ERROR
     assert message in "\n".join(ended.errlines)
+
+
+@pytest.mark.parametrize("option", ["--impl", "--contract", "--backend", "--no-known", "--require"])
+def test_an_option_that_a_conftest_defines_too_is_named(pytester, option):
+    pytester.makeconftest(f"def pytest_addoption(parser):\n    parser.addoption({option!r}, default='')\n")
+    ended = pytester.runpytest_inprocess("-p", "oracles.pytest_plugin")
+    assert ended.ret == pytest.ExitCode.USAGE_ERROR
+    assert f"ERROR: {option}: oracles.pytest_plugin and another" in "\n".join(ended.errlines)
+
+
+def test_a_mistake_in_a_conftest_stays_what_it_is(pytester):
+    pytester.makeconftest("def pytest_addoption(parser):\n    raise ValueError('it is --require that I mean not')\n")
+    with pytest.raises(ValueError, match="I mean not"):
+        pytester.inline_run("-p", "oracles.pytest_plugin", no_reraise_ctrlc=True)
+
+
+def test_an_id_can_be_given_back(pytester):
+    asked = ("-p", "oracles.pytest_plugin", "--contract", CONTRACT, "--oracle-shards", "2", "--collect-only", "-q")
+    listed = [line for line in pytester.runpytest_inprocess(*asked).outlines if "::" in line]
+    label = f"{CONTRACT}-chunk_metadata@this_project-gfx942"
+    suite = "oracles/plugin/suite.py::test_implementation"
+    assert listed == [f"{suite}[{label}-shard{number}of2]" for number in (1, 2)]
+    again = pytester.runpytest_inprocess(*asked, listed[1])
+    assert [line for line in again.outlines if "::" in line] == [listed[1]]
+
+
+def a_result(**changes) -> Result:
+    (task,) = plan([CONTRACT], ["optimized"], []).tasks
+    return Result(task, **changes)
+
+
+def summary(reports=(), unfinished=None) -> list[str]:
+    """The lines of the section ``oracles``."""
+    reporting, lines = Reporting(None, unfinished or {}), []
+    for nodeid in reports:
+        said = properties(a_result(judged=5, complete=True))
+        reporting.pytest_runtest_logreport(
+            SimpleNamespace(nodeid=nodeid, user_properties=said, when="call", duration=0)
+        )
+    reporting.pytest_terminal_summary(
+        SimpleNamespace(section=lambda title: None, write_line=lambda line, **style: lines.append(line))
+    )
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("stage", "judged", "begin", "end"),
+    [
+        ("corpus", 8, "interrupted  ", "8 cases | interrupted while replaying kept cases"),
+        ("sampling", 8, "interrupted  ", "8 cases | interrupted while sampling"),
+        ("waiting", 0, "not judged   ", "interrupted before it began"),
+    ],
+)
+def test_what_is_interrupted_is_no_pass(stage, judged, begin, end):
+    line = summary(unfinished={"suite.py::test[x]": a_result(judged=judged, stage=stage)})[0]
+    assert line.startswith(begin)
+    assert line.endswith(f" | {end}")
+
+
+def test_tests_that_judge_the_same_are_told_apart():
+    label = "pass         chunk_metadata.chunk_metadata | this project: chunk_metadata | gfx942"
+    assert summary(["a.py::test[x]"])[:-1] == [f"{label} | 5 cases"]
+    assert summary(["a.py::test[x]", "a.py::other[x]"])[:-1] == [
+        f"{label} | a.py::test | 5 cases",
+        f"{label} | a.py::other | 5 cases",
+    ]
+    assert summary(["a.py::test[x-1]", "a.py::test[x-2]"])[1] == f"{label} | a.py::test[x-2] | 5 cases"
 
 
 def test_a_test_of_one_s_own(run, tmp_path):
@@ -189,5 +264,5 @@ def test_the_shards_of_a_walk_are_the_whole_walk():
 
 def test_labels_are_names_that_select():
     (task,) = plan([CONTRACT], ["optimized"], []).tasks
-    assert Job(task).label == f"{CONTRACT}-chunk_metadata@this_project-interpreter"
+    assert Job(task).label == f"{CONTRACT}-chunk_metadata@this_project-gfx942"
     assert Job(task, 1, 3).label.endswith("-shard2of3")

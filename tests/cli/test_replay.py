@@ -65,7 +65,7 @@ def test_another_implementation_on_the_same_case(oracles):
 def test_a_case_without_origin_is_judged_on_this_project(oracles):
     ended = oracles.run("replay", str(a_case(oracles)))
     assert ended.code == 0, ended
-    assert "this project: chunk_metadata | interpreter" in ended.out
+    assert "this project: chunk_metadata | gfx942" in ended.out
 
 
 def test_a_refused_case(oracles):

@@ -2,14 +2,16 @@
 
 import io
 import json
+import os
 import sys
 
 import numpy as np
 import pytest
+from click import ClickException
 from click.testing import CliRunner
 from rich.console import Console
 
-from benchmarks import batches, report
+from benchmarks import batches, emulator, report
 from benchmarks.figures import BUILDER, FASTER_AT, OURS, Goal, Point, Times, exponent, goals, growth, repetitions
 
 
@@ -135,3 +137,82 @@ def test_help_names_the_batches_and_the_exit_codes():
     shown = CliRunner().invoke(main, ["--help"]).output
     for word in (*batches.DISTRIBUTIONS, "Exit codes", "--vllm"):
         assert word in shown
+
+
+def ran(kernel: str, ours: float | None, theirs: float | None) -> emulator.Measured:
+    rates = {name: rate for name, rate in (("gfx942", ours), (emulator.BASELINE, theirs)) if rate is not None}
+    left_out = {} if theirs is not None else {emulator.BASELINE: "bfloat16 is not judged"}
+    return emulator.Measured(kernel, rates, left_out, {"gfx942": 0.5}, 1500.0)
+
+
+def test_the_emulator_is_compared_kernel_by_kernel_and_in_the_median():
+    fast = [ran("a", 10, 10), ran("b", 24, 20), ran("c", 60, 20)]
+    assert [goal.state for goal in emulator.goals(fast, "gfx942")] == ["met", "met"]
+    slow = [ran("a", 5, 10), ran("b", 6, 10), ran("c", 13, 10)]
+    one, middle = emulator.goals(slow, "gfx942")
+    assert (one.state, list(one.misses), one.judged) == ("missed", ["a: 0.50 times"], 3)
+    assert (middle.state, list(middle.misses)) == ("missed", ["0.60 times"])
+
+
+def test_a_kernel_that_one_arm_does_not_run_is_not_compared():
+    found = [ran("a", 30, None)]
+    assert [goal.state for goal in emulator.goals(found, "gfx942")] == ["not judged", "not judged"]
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(emulator.table([*found, ran("b", 30, 20)], "gfx942"))
+    lines = [line for line in console.export_text().splitlines() if "│" in line]
+    cells = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
+    assert cells == [
+        ["a", "1,500", "-", "30.0", "-", "0.50"],
+        ["b", "1,500", "20.0", "30.0", "1.50", "0.50"],
+        ["median", "", "", "", "1.50", ""],
+    ]
+
+
+class StandIn:
+    """An arm that answers from a list."""
+
+    def __init__(self, name: str, answers: list[dict]) -> None:
+        self.name, self._answers = name, iter(answers)
+
+    def ask(self, line: str) -> dict:
+        return next(self._answers)
+
+
+def answer(seconds: float, checksum: int = 1) -> dict:
+    return {"launches": 6, "seconds": seconds, "checksum": checksum, "instructions": 600}
+
+
+def test_the_first_round_compiles_and_does_not_count():
+    arms = [
+        StandIn(emulator.BASELINE, [answer(each) for each in (9, 1, 3, 2)]),
+        StandIn("gfx942", [answer(each) for each in (5, 1, 1, 9)]),
+    ]
+    found = emulator.measured("k", arms, 3)
+    assert found.rates == {emulator.BASELINE: 3.0, "gfx942": 6.0}
+    assert (found.ratio("gfx942"), found.first["gfx942"], found.instructions) == (2.0, 5, 100)
+
+
+def test_arms_with_different_results_are_refused():
+    arms = [StandIn(emulator.BASELINE, [answer(1)] * 2), StandIn("gfx942", [answer(1), answer(1, checksum=2)])]
+    with pytest.raises(ClickException, match="k: the arms' results differ"):
+        emulator.measured("k", arms, 1)
+
+
+def test_what_an_arm_cannot_run_is_told_and_not_timed():
+    arms = [StandIn(emulator.BASELINE, [{"unsupported": "bfloat16"}]), StandIn("gfx942", [answer(1)] * 2)]
+    found = emulator.measured("k", arms, 1)
+    assert (found.left_out, found.ratio("gfx942")) == ({emulator.BASELINE: "bfloat16"}, None)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.environ.get("ORACLES_NIGHTLY") != "1", reason="two processes that import and compile: nightly")
+def test_both_arms_run_and_agree(tmp_path):
+    pytest.importorskip("triton")
+    file = tmp_path / "out.json"
+    done = CliRunner().invoke(
+        emulator.main, ["--inputs", "1", "--rounds", "1", "--kernel", "sampled", "--json", str(file)]
+    )
+    assert done.exit_code in (0, 1), done.output  # whether the goals are met depends on the machine
+    [kernel] = json.loads(file.read_text())["kernels"]
+    assert set(kernel["rates"]) == {emulator.BASELINE, "gfx942"}
+    assert kernel["instructions"] > 100

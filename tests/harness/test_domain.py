@@ -10,6 +10,7 @@ from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
 from oracles.arrays import contiguous_strides
+from oracles.contracts import all_contracts, by_name
 from oracles.domain import (
     COUNTS,
     FEW,
@@ -297,6 +298,27 @@ def test_every_layout_is_drawn():
 def test_a_large_array_is_never_given_a_huge_stride():
     strides = {Sampler(2, index).view(range(9), "int32").layout[0] for index in range(600)}
     assert max(strides) <= 7
+
+
+@pytest.mark.parametrize("name", [contract.full_name for contract in all_contracts()])
+def test_what_followed_a_rule_is_offered_one_by_one(name):
+    """Few elements as the same input, more of them in parts; every form costs less, and replays strictly."""
+    contract, same, parts = by_name(name), 0, 0
+    for index in range(400):
+        source = Sampler(4, index)
+        wanted = contract.domain(source)
+        ruled = Replay(source.choices)
+        contract.domain(ruled)
+        forms = list(ruled.forms())
+        assert bool(forms) == (ruled.cost > 0)
+        for form in forms:
+            spelled = Replay(form, lenient=True)
+            made = contract.domain(spelled)
+            assert spelled.cost < ruled.cost
+            same += made == wanted
+            parts += made != wanted
+    assert same > 5
+    assert parts > 100
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,10 @@ def test_a_correct_callable(drive):
     assert result.judged >= 60
 
 
+def test_no_examples_means_none(drive):
+    assert drive("return good(**inputs)", examples=0).judged < drive("return good(**inputs)", examples=9).judged
+
+
 def test_two_faults_are_each_shrunk(drive):
     result = drive(
         """\

@@ -194,7 +194,7 @@ def test_launches_and_compilations(observed: dict[str, Any], case: str, launches
     result = observed["compilations"][case]
     assert result["launches"] == launches
     assert len(result["compilations"]) == keys
-    assert result["compilations"][0] == "specialised(out=*i32:DS, a=i32, b=i32, BLOCK=constexpr:4, num_warps=2)"
+    assert result["compilations"][0] == "specialised (out=*i32:DS, a=i32, b=i32, BLOCK=constexpr:4, num_warps=2)"
 
 
 def test_functions_that_a_module_holds_under_its_own_name(observed: dict[str, Any]) -> None:

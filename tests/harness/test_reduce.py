@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oracles.domain import Replay
+from oracles.domain import FEW, Replay
 from oracles.reduce import Reducer, simpler
 from oracles.verdict import FAILURES, KINDS, PASS, UNSUPPORTED, Failure, bucket, described, failure, readable
 
@@ -108,6 +108,37 @@ def test_the_choices_really_used_are_taken():
         return tuple(source.choices) if sum(drawn) >= 20 else None
 
     assert Reducer(used).reduce((6, 50, 50, 50, 50, 50, 50)) == (1, 20)
+
+
+@pytest.mark.parametrize(
+    ("holds", "wanted"),
+    [
+        (lambda lengths: any((a, b) == (0, 0) for a, b in itertools.pairwise(lengths[1:-1])), [0, 0, 0, 0]),
+        (lambda lengths: "".join(map(str, lengths))[1:-1].strip("123456789") == "00", [1, 0, 0, 1]),
+        (
+            lambda lengths: len(lengths) > FEW and [at for at, n in enumerate(lengths) if n == 2] == [3],
+            [0, 0, 0, 2, 0, 0, 0, 0, 0],
+        ),
+        (lambda lengths: len(lengths) > FEW and lengths[-1] == 3, [3, 3, 3, 3, 3, 3, 3, 3, 3]),
+    ],
+)
+def test_lengths_from_a_seed_end_as_lengths_of_their_own(holds, wanted):
+    """A seed draws all lengths at once: what needs few of them, or one among many, is spelled out."""
+
+    def replayed(choices):
+        source = Replay(choices, lenient=True)
+        return source.lengths(9, near=(1, 2, 3)), source
+
+    def test(choices):
+        lengths, source = replayed(choices)
+        return tuple(source.choices) if holds(lengths) else None
+
+    def of_source(choices):
+        return replayed(choices)[1]
+
+    for seed in itertools.islice((n for n in range(100) if test((1, 12, 1, n, 0)) is not None), 3):
+        reducer = Reducer(test, cost=lambda c: of_source(c).cost, forms=lambda c: of_source(c).forms())
+        assert replayed(reducer.reduce((1, 12, 1, seed, 0)))[0] == wanted
 
 
 def test_an_answer_that_is_not_simpler_is_not_taken():

@@ -7,10 +7,12 @@ import struct
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from oracles.slot import CAPACITY, HEADER, META, SIZE, Meta, Slot, leftovers
+from oracles.state import StateError, complaint
 
 WHAT = Meta("family.name", "optimized", "name", "host")
 
@@ -97,6 +99,27 @@ def test_a_sequence_that_is_too_long_leaves_seed_and_index(slot, seed):
 def test_a_description_that_is_too_long_is_refused(path):
     with pytest.raises(ValueError, match=f"meta: .* do not fit into {META}"):
         Slot(path, create=Meta("c", "x" * META, "n", "b"))
+
+
+def test_a_folder_in_which_nothing_can_be_made_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file" / "running", Path("/proc/none/running"), tmp_path / ("x" * 300)):
+        with pytest.raises(StateError, match=f"{folder}: no file can be made"):
+            Slot(folder / "1.slot", create=WHAT)
+
+
+def test_a_state_folder_is_tried_out_and_left_as_it_was(tmp_path):
+    assert complaint(tmp_path / "a" / "b") is None
+    (tmp_path / "good" / "findings").mkdir(parents=True)
+    assert complaint(tmp_path / "good") is None
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "running").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    before = sorted(tmp_path.rglob("*"))
+    for state, place in ((tmp_path / "bad", tmp_path / "bad" / "running"), (tmp_path / "link", tmp_path / "link")):
+        assert f"{state}: {place} is no folder that can be written to" in complaint(state)
+    assert complaint(Path("/proc/none")).startswith("/proc/none: /proc is no folder")
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize(("end", "choices"), [("kill", [1, 2, -3]), ("return", None)])

@@ -21,7 +21,7 @@ def counts_of(cu, first, stride, num_seqs, CHUNK: tl.constexpr, SEQS: tl.constex
     if FAULT == "load mask <=":
         exists = seqs <= num_seqs
     if FAULT == "stride in int32":
-        begin = tl.load(cu + seqs.to(tl.int32) * stride.to(tl.int32), mask=exists, other=0).to(tl.int64)
+        begin = tl.load(cu + seqs.to(tl.int32) * tl.cast(stride, tl.int32), mask=exists, other=0).to(tl.int64)
     elif FAULT == "stride ignored":
         begin = tl.load(cu + seqs, mask=exists, other=0).to(tl.int64)
     else:

@@ -33,7 +33,7 @@ def gather_kernel(
     source = tl.load(table + row)
     start = pool + source.to(tl.int64) * stride
     if FAULT == "stride in int32":
-        start = pool + source * stride.to(tl.int32)
+        start = pool + source * tl.cast(stride, tl.int32)
     lanes = part * COLUMNS + tl.arange(0, COLUMNS)
     keep = lanes < width
     if FAULT == "mask <=":

@@ -1,32 +1,28 @@
-"""Script: two correct kernels and the six faults in each, in the interpreter; prints JSON, or a table with ``--table``.
+"""Script: two correct kernels and the six faults in each, on one backend; prints JSON, or a table with ``--table``.
 
 ``TRITON_INTERPRET`` is read when Triton is imported, so this is a process of its own.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-os.environ["TRITON_INTERPRET"] = "1"
-
+import chosen_backend  # first, see there
 import correct_kernel
 import gather_kernel
 import torch
 
 from oracles.arrays import Array, Inputs
-from oracles.backends.interpreter import BACKEND
 from oracles.check import Subject, judge
 from oracles.contract import Contract, Refused
 from oracles.contracts import by_name
 from oracles.domain import Sampler
 from oracles.providers.base import Implementation
-from oracles.verdict import Failure
+from oracles.verdict import Failure, Recompiled
 
 MOST_ROWS = 300
 """Inputs with more chunks are left out: the interpreter takes a millisecond for some dozen rows."""
@@ -49,7 +45,7 @@ def subject(kernel: str, fault: str) -> Subject:
         "chunks": (CHUNKS, partial(correct_kernel.chunk_metadata, fault=fault)),
         "gather": (gather_kernel.CONTRACT, gather_kernel.with_fault(fault)),
     }[kernel]
-    return Subject(contract, _implementation(contract, function), function, BACKEND)
+    return Subject(contract, _implementation(contract, function), function, chosen_backend.BACKEND)
 
 
 def _implementation(contract: Contract, function: Callable[..., Any]) -> Implementation:
@@ -82,31 +78,28 @@ def first_failure(kernel: str, fault: str, cases: int, seed: int = 0) -> tuple[i
     """How many cases it took, and the failures of that case; all of them and nothing, where none failed."""
     judged = subject(kernel, fault)
     for number, inputs in zip(range(1, cases + 1), inputs_of(judged.contract, seed), strict=False):
-        # Freshness is about memory of earlier calls, which a kernel has none of.
-        failures = judge(judged, inputs, fresh=False)
+        # Freshness is about memory of earlier calls, which a kernel has none of, and these kernels are simple: the JIT
+        # specialises them on all that it can, which G6 does not allow and is not among the six.
+        failures = [item for item in judge(judged, inputs, fresh=False) if not isinstance(item, Recompiled)]
         if failures:
             return number, failures
     return cases, []
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", type=int, default=200, help="inputs for each faulty kernel")
-    parser.add_argument("--correct", type=int, default=0, help="inputs for each correct kernel")
-    parser.add_argument("--table", action="store_true", help="print a table for people")
-    options = parser.parse_args()
+    chosen_backend.BACKEND.prepare()
     torch.set_num_threads(1)
     rows = []
     for kernel, which in (("chunks", 0), ("gather", 1)):
         for fault, switches in FAULTS.items():
-            number, failures = first_failure(kernel, switches[which], options.cases)
+            number, failures = first_failure(kernel, switches[which], chosen_backend.OPTIONS.cases)
             found = [(item.kind, item.where, item.detail) for item in failures]
             rows.append({"kernel": kernel, "fault": fault, "cases": number, "found": found})
-        if options.correct:
-            number, failures = first_failure(kernel, "", options.correct)
+        if chosen_backend.OPTIONS.correct:
+            number, failures = first_failure(kernel, "", chosen_backend.OPTIONS.correct)
             found = [(item.kind, item.where, item.detail) for item in failures]
             rows.append({"kernel": kernel, "fault": "", "cases": number, "found": found})
-    print("\n".join(as_table(rows)) if options.table else json.dumps(rows))
+    print("\n".join(as_table(rows)) if chosen_backend.OPTIONS.table else json.dumps(rows))
     return 0
 
 

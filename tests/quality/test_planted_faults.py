@@ -92,7 +92,7 @@ FAULTS = (
     memory("sums_onto_unwritten_memory", "uninitialised_read:chunk_offsets", POISONED, cu=[0, 1]),
     memory("pads_with_random_numbers", "nondeterministic:chunk_indices", cu=[0, 0], host=[0, 1]),
     death("segfaults_on_an_empty_sequence", "crash:SIGSEGV", cu=[0, 0]),
-    death("exits_on_the_second_sequence", "crash:exit 7", scope=TWO, cu=[0, 0, 0]),
+    death("exits_on_the_second_sequence", "crash:exit 7", scope=TWO, cu=[0, 1, 2]),
     death("loops_for_ever_on_a_partial_chunk", "hang:time limit", time_limit=4.0, cu=[0, 1], chunk_size=2),
     death("raises_for_an_empty_batch", "crash:IndexError", cu=[0]),
 )

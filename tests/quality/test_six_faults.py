@@ -45,7 +45,7 @@ def judge_kernels(here: Path, *arguments: str) -> list[dict[str, Any]]:
 
 
 def test_all_six_are_found_in_both_kernels(here: Path) -> None:
-    rows = judge_kernels(here, "--cases", "400", "--correct", "150")
+    rows = judge_kernels(here, "--cases", "400", "--correct", "60")
     faulty = {(row["kernel"], row["fault"]): row for row in rows if row["fault"]}
     assert set(faulty) == set(FOUND)
     for name, row in faulty.items():
@@ -53,15 +53,15 @@ def test_all_six_are_found_in_both_kernels(here: Path) -> None:
         assert FOUND[name] in [f"{kind}:{where}" for kind, where, _ in row["found"]]
     correct = [row for row in rows if not row["fault"]]
     assert [(row["kernel"], row["cases"], row["found"]) for row in correct] == [
-        ("chunks", 150, []),
-        ("gather", 150, []),
+        ("chunks", 60, []),
+        ("gather", 60, []),
     ]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)  # 10,000 cases of a nightly run take longer than the usual limit of a test
 def test_nothing_is_found_in_the_correct_kernels(here: Path) -> None:
-    number = 10_000 if NIGHTLY else 2_000
+    number = 10_000 if NIGHTLY else 300
     rows = judge_kernels(here, "--cases", "0", "--correct", str(number))
     correct = [row for row in rows if not row["fault"]]
     assert [(row["cases"], row["found"]) for row in correct] == [(number, []), (number, [])]

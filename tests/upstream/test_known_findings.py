@@ -107,12 +107,12 @@ def test_an_entry_may_concern_some_backends_only(monkeypatch: pytest.MonkeyPatch
     assert counts == [1, 0]
 
 
-def judged(tmp_path: Path, function, matches, shows=("wrong_value:chunk_offsets",)):
+def judged(tmp_path: Path, function, matches, shows=("wrong_value:chunk_offsets",), cumulative=False):
     """What a worker tells about one case of a callable with one known finding."""
     from oracles.backends import by_name as backend_by_name
     from oracles.check import Subject
 
-    entry = SimpleNamespace(id="known-one", shows=shows)
+    entry = SimpleNamespace(id="known-one", shows=shows, cumulative=cumulative)
     implementation = SimpleNamespace(narrowings=(), refuses=True, refusal_types=(ValueError,))
     subject = Subject(by_name(NAME), implementation, function, backend_by_name("host"))
     slot = Slot(tmp_path / "x.slot", create=Meta(NAME, "s", "f", "host"))

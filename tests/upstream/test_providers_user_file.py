@@ -87,7 +87,8 @@ def test_every_way_to_bind_a_callable(tmp_path, text, monkeypatch):
     ("text", "name", "reason"),
     [
         ("def fast(): pass\n", "fats", r"mine\.py has no fats at top level; it has fast"),
-        ("", "f", "it binds nothing"),
+        ("", "f", "it binds nothing that can be called"),
+        ("import torch\nN = 3\ndef a(): pass\ndef chunks(): pass\n", "chonks", "top level; it has chunks, a$"),
         ("def g():\n    def f(): pass\n", "f", "has no f at top level; it has g"),
         ("class C:\n    def f(self): pass\n", "C.f", "is not a name at the top level"),
         ("def f(:\n", "f", r"mine\.py:1: not valid Python"),

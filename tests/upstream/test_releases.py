@@ -28,6 +28,7 @@ def test_a_binding_judges_enough_and_shows_exactly_what_is_known(tmp_path, reque
     assert result.refused is None, result.notes
     assert ([finding.bucket for finding in result.findings], result.unexpected) == ([], {})
     assert result.judged >= FEWEST, dict(result.unsupported)
-    assert set(result.known) == {item.entry.id for item in known.applicable(contract, task.implementation, task.backend.name)}
+    expected = known.applicable(contract, task.implementation, task.backend.name)
+    assert set(result.known) == {item.entry.id for item in expected}
     assert (result.bound.version, result.bound.how) == (task.implementation.provider, "lifted")
     assert len(result.bound.functions) == sum(map(len, binding.symbols.values()))

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from oracles.interception import HostReadMode
+from oracles.lines import current_line, with_line
 from oracles.verdict import Failure, HostSync
 
 _MESSAGE = "called a synchronizing"
@@ -33,7 +34,7 @@ def observed(cuda: Any, failures: list[Failure]) -> Iterator[None]:
 
     def report(where: str, detail: str) -> None:
         if all(failure.where != where for failure in failures):
-            failures.append(HostSync(where, detail))
+            failures.append(HostSync(where, with_line(detail, current_line())))
 
     waiting: list[str] = []
     with ExitStack() as undo:

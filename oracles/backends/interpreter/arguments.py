@@ -21,6 +21,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import interpreter as triton_interpreter
 from triton.runtime.jit import KernelParam, create_function_from_signature
 
+from oracles.backends.compilations import compilation
 from oracles.backends.interpreter.space import AddressSpace, Extent
 from oracles.verdict import Unsupported
 
@@ -69,9 +70,7 @@ class Kernel:
         types = {name: kind for name, (kind, _) in zip(values, specialization, strict=True)}
         for name, kind in types.items():
             _refuse_small_floats(name, kind)
-        shown = [f"{name}={_shown(item)}" for name, item in zip(values, specialization, strict=True)]
-        shown += [f"{name}={_plain(value)}" for name, value in sorted(options.items())]
-        return Bound(values, types, f"{self.name}({', '.join(shown)})")
+        return Bound(values, types, compilation(self.name, values, specialization, options))
 
     def is_constexpr(self, index: int) -> bool:
         """Whether the parameter is declared ``tl.constexpr``."""
@@ -167,18 +166,3 @@ def _strings(kind: Any) -> Iterator[str]:
     elif isinstance(kind, list | tuple):
         for item in kind:
             yield from _strings(item)
-
-
-def _shown(item: tuple[Any, Any]) -> str:
-    kind, detail = item
-    return str(_plain(kind)) if detail in (None, "") else f"{_plain(kind)}:{_plain(detail)}"
-
-
-def _plain(value: Any) -> Any:
-    """A value as it may stand in a key: functions by name, because their default text holds an address."""
-    if isinstance(value, list | tuple):
-        return tuple(_plain(item) for item in value)
-    function = getattr(value, "fn", value)
-    if callable(function) and hasattr(function, "__qualname__"):
-        return f"{function.__module__}.{function.__qualname__}"
-    return value if isinstance(value, str) else repr(value)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
+from oracles.backends.base import causes
 from oracles.verdict import Unsupported
 
 _TEXTS = (
@@ -23,20 +22,10 @@ _TEXTS = (
 
 def limit_of(error: BaseException) -> str | None:
     """Why this arm cannot judge a call that ended with ``error``, or ``None`` if the error is the call's own."""
-    for cause in _chain(error):
+    for cause in causes(error):
         if isinstance(cause, Unsupported):
             return str(cause)
         for text, kind in _TEXTS:
             if isinstance(cause, kind) and text in str(cause):
                 return f"the Triton interpreter: {cause}"
     return None
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
-        yield current
-        context = None if current.__suppress_context__ else current.__context__
-        current = current.__cause__ or context

@@ -1,0 +1,5 @@
+"""The architecture of AMD's MI355 series, emulated: the machine code of Triton kernels on CPU tensors."""
+
+from oracles.backends.cdna.backend import CdnaBackend
+
+BACKEND = CdnaBackend("gfx950")
