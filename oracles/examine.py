@@ -338,7 +338,8 @@ class Examination:
         """Write the finding down."""
         task = self.task
         inputs = task.contract.domain(Replay(item.choices, lenient=True))
-        name = bucket(item.key, item.traits)
+        # What is special about a case says nothing about a fault that takes the cases before it.
+        name = bucket(item.key, () if item.remembered else item.traits)
         found = self._origin() | {"choices": list(item.choices), "seed": self.settings.seed}
         verdict = {"kind": item.kind, "where": item.where, "detail": item.detail, "bucket": name}
         name_of_contract = task.contract.full_name

@@ -70,7 +70,8 @@ def _lines(result: Result) -> list[str]:
     for identifier, count in sorted(result.known.items()):
         entry = known.by_id(identifier)
         lines.append(f"known: {entry.bucket}  {entry.summary} ({identifier}, {entry.reference}; {count} cases)")
-        lines.append(f"       {result.replay(known_case(entry))}")
+        if not entry.cumulative:  # else no case shows it alone
+            lines.append(f"       {result.replay(known_case(entry))}")
     lines += [f"{unexpected_pass(identifier)}: {path}" for identifier, path in sorted(result.unexpected.items())]
     return [*lines, *filter(None, [_executed(result)])]
 

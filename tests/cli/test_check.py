@@ -54,6 +54,17 @@ DEADLY = {
 }
 """What ends the worker, case after case: a finding, and the run comes to its end."""
 
+LONG = {
+    "forks", "forks_for_long", "forks_a_daemon", "forks_and_raises", "uses_multiprocessing", "changes_path",
+    "sets_device_before", "kills_nursery_once", "raises_surrogates", "allocates_50_gb", "cyclic_list", "aborts",
+    "exits_with_0", "prints_and_crashes", "sets_alarm", "kills_group", "stops_itself", "hangs_deaf", "hangs_busy",
+}  # fmt: skip
+"""Kin of others that are kept, and each some seconds of two processes: nightly."""
+
+
+def named(names):
+    return [pytest.param(name, marks=[pytest.mark.nightly] * (name in LONG)) for name in names]
+
 
 def clean(ended, oracles):
     """Nothing that the callable printed, no traceback of ours, and no process."""
@@ -62,7 +73,7 @@ def clean(ended, oracles):
     assert oracles.left() == []
 
 
-@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("name", named(RIGHT))
 def test_manners_are_not_judged(oracles, name):
     ended = oracles.check(name, "--time-limit", "20")
     clean(ended, oracles)
@@ -70,7 +81,7 @@ def test_manners_are_not_judged(oracles, name):
     assert ended.err == ""
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("name", named(WRONG))
 def test_a_fault_is_a_finding(oracles, name):
     ended = oracles.check(name, "--time-limit", "20", file="nonsense.py")
     clean(ended, oracles)
@@ -85,7 +96,7 @@ def test_a_fault_is_a_finding(oracles, name):
         assert (oracles.folder / result["case"]).exists()
 
 
-@pytest.mark.parametrize("name", DEADLY)
+@pytest.mark.parametrize("name", named(DEADLY))
 def test_a_death_is_a_finding_and_the_run_goes_on(oracles, name):
     limit = "1" if DEADLY[name].startswith("hang") else "20"
     ended = oracles.check(name, "--time-limit", limit)

@@ -33,7 +33,7 @@ def spec(oracles, name, file="nonsense.py"):
 @pytest.mark.parametrize(
     ("name", "file"),
     [("wrong_value", "nonsense.py"), ("strided_is_wrong", "nonsense.py"), ("dies_when_strided", "hostile.py"),
-     ("hangs_when_strided", "hostile.py")],
+     pytest.param("hangs_when_strided", "hostile.py", marks=pytest.mark.nightly)],
 )  # fmt: skip
 def test_the_printed_command_shows_the_finding_again(oracles, name, file):
     found = oracles.check(name, "--time-limit", "4", file=file)

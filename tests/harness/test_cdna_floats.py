@@ -7,6 +7,7 @@ as another: no standard says which bits of it are left.
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from oracles.backends.cdna.backend import CdnaBackend
 pytest.importorskip("triton", reason="the emulated backends compile with Triton")
 
 ARCHITECTURES = ("gfx942", "gfx950")
+TRITON = tuple(int(part) for part in importlib.metadata.version("triton").split(".")[:2])
 Octets = npt.NDArray[np.uint8]
 Singles = npt.NDArray[np.float32]
 
@@ -71,10 +73,17 @@ INFINITY = {
     # No instruction of gfx942 makes these two: Triton's own code does, and clamps infinity like any other number.
     ("gfx942", "float8_e4m3fn"): 0x7E,
     ("gfx942", "float8_e5m2"): 0x7B,
-    ("gfx950", "float8_e4m3fn"): 0x7F,
-    ("gfx950", "float8_e5m2"): 0x7C,
+    # So it does for gfx950 until Triton 3.6.
+    ("gfx950", "float8_e4m3fn"): 0x7F if TRITON > (3, 6) else 0x7E,
+    ("gfx950", "float8_e5m2"): 0x7C if TRITON > (3, 6) else 0x7B,
 }
 """What infinity becomes: it differs between the chips. Formats without it make NaN of it on both."""
+
+
+def skip_before(release: tuple[int, int], architecture: str, name: str) -> None:
+    """Skip a format that is foreign to gfx950 where Triton cannot convert it yet."""
+    if (architecture, name[-4:]) == ("gfx950", "fnuz") and release > TRITON:
+        pytest.skip(f"Triton {TRITON[0]}.{TRITON[1]} does not compile this conversion of {name} for gfx950")
 
 
 def bfloat16(x: Singles) -> npt.NDArray[np.uint16]:
@@ -161,6 +170,7 @@ def trying() -> Singles:
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("source", ["float32", "bfloat16"])
 def test_rounding_to_8_bits(kernels: ModuleType, architecture: str, name: str, source: str) -> None:
+    skip_before((3, 7), architecture, name)
     x = trying()
     given = torch.from_numpy(x)
     if source == "bfloat16":
@@ -176,6 +186,7 @@ def test_rounding_to_8_bits(kernels: ModuleType, architecture: str, name: str, s
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("name", FORMATS)
 def test_8_bits_become_floats_and_nan_stays_nan(kernels: ModuleType, architecture: str, name: str) -> None:
+    skip_before((3, 9), architecture, name)
     bits = torch.arange(256, dtype=torch.uint8)
     y = torch.zeros(256, dtype=torch.float32)
     launched(architecture, kernels.convert, 1, bits.view(getattr(torch, name)), y, B=256, num_warps=1)

@@ -20,6 +20,7 @@ from triton.runtime.cache import triton_key
 from oracles.backends.cdna import missing_other
 from oracles.backends.cdna.ir import LANES
 from oracles.backends.cdna.missing_other import Filling, Place
+from oracles.backends.cdna.relocation import relocated
 from oracles.interception import DEVICE
 from oracles.verdict import Unsupported
 
@@ -239,12 +240,13 @@ def _compile(
     """Compile as the device would have it, and once more with filled loads where there are any to fill."""
     plain = GPUTarget(target.backend, target.arch, target.warp_size)
     kernel = original(source, target=plain, options=options, **more)
-    missing = missing_other.left_over(kernel.asm)
+    function = getattr(source, "fn", None)
+    missing = missing_other.left_over(relocated(kernel.asm, function))
     filling = active().filling
     if isinstance(target, FilledTarget) and any(filling.fills(place) for place in missing):
         with missing_other.filled(filling):
             kernel = original(source, target=target, options=options, **more)
-    _compiled[bytes(kernel.kernel)] = Compiled(kernel.asm["amdgcn"], missing)
+    _compiled[bytes(kernel.kernel)] = Compiled(relocated(kernel.asm, function)["amdgcn"], missing)
     return kernel
 
 
