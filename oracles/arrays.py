@@ -52,6 +52,11 @@ class Array:
         """Strides in elements, also for a contiguous array."""
         return contiguous_strides(self.shape) if self.strides is None else self.strides
 
+    @property
+    def reach(self) -> int:
+        """Elements from the first one to the farthest: what a product of index and stride has to hold."""
+        return sum((count - 1) * stride for count, stride in zip(self.shape, self.layout, strict=True) if count)
+
     def with_values(self, values: npt.ArrayLike) -> Array:
         """The same dtype and layout with other values of the same shape."""
         data = np.asarray(values, dtype=self.data.dtype, order="C").reshape(self.shape)

@@ -200,8 +200,8 @@ def check(
     case and written to a file that `oracles replay` and `oracles explain` take.
 
     `oracles list` has the names. A FAMILY stands for its contracts; without a name all contracts are meant. Without
-    --impl, this project's implementations are judged; without --backend, Triton code in the interpreter and other
-    code on the host.
+    --impl, this project's implementations are judged; without --backend, Triton code on this machine's device or, where
+    there is none, as gfx942 machine code, and other code on the host.
 
     \b
     Examples:

@@ -39,7 +39,12 @@ MOST_WINDOWS = 12
 """So many parts of a long vector are tried alone when a case is reduced."""
 
 HUGE_STRIDE = (1 << 31) + 8
-"""A stride in elements whose products do not fit in 32 bits."""
+"""A stride in elements that does not fit in 32 bits."""
+
+
+def huge_stride(count: int) -> int:
+    """A stride for ``count`` rows whose products leave 32 bits; from three rows on, it does not by itself."""
+    return HUGE_STRIDE if count < 3 else (1 << 31) // (count - 1) + 8
 
 
 class Overrun(ValueError):
@@ -144,11 +149,11 @@ class Source(ABC):
         if layout == "contiguous" or not shape:
             return plain
         offset = self.integer(1, 7, small=1) if layout == "sliced" else 0
-        gap = {"sliced": 1, "strided": 0, "huge": HUGE_STRIDE}[layout] or 2 + self.integer(0, 5, small=1)
+        gap = {"sliced": 1, "huge": 1}.get(layout) or 2 + self.integer(0, 5, small=1)
         self.event(f"layout: {layout}")
         strides = contiguous_strides(shape)
         # Only the outermost dimension of a larger array is stretched: rows with bytes of other owners between them.
-        strides = (strides[0] * gap if gap != HUGE_STRIDE else gap, *strides[1:])
+        strides = (huge_stride(shape[0]) if layout == "huge" else strides[0] * gap, *strides[1:])
         return Array(dtype, plain.data, None if layout == "sliced" else strides, offset)
 
     def followed_rule(  # noqa: B027  # most drivers have no use for it

@@ -123,7 +123,7 @@ def traits(inputs: Inputs) -> frozenset[str]:
         "over_1024_blocks": blocks > 1024,
         "first_not_zero": bool(starts.data[0]),
         "strided": starts.layout != (1,) and len(lengths) > 0,
-        "huge_stride": max(starts.layout) > 1 << 31,
+        "huge_stride": starts.reach > 1 << 31,
         "sliced": starts.offset > 0,
         "int64": starts.dtype == "int64",
         "block_m_not_8": size != 8,

@@ -170,7 +170,7 @@ def traits(inputs: Inputs) -> frozenset[str]:
         "lengths_disagree": lengths != known,
         "negative_length": min(lengths, default=0) < 0,
         "strided": cu.layout != (1,) and len(lengths) > 0,
-        "huge_stride": max(cu.layout) > 1 << 31,
+        "huge_stride": cu.reach > 1 << 31,
         "sliced": cu.offset > 0,
         "int64": cu.dtype == "int64",
         "first_not_zero": bool(cu.data[0]),

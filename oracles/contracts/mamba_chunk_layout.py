@@ -243,7 +243,7 @@ def traits(inputs: Inputs) -> frozenset[str]:
         "checkpoints_all_0": inputs["checkpoint_offsets"] is not None and not any(each.checkpoint for each in requests),
         "computed_past_int32": any(each.computed >= 1 << 31 for each in requests),
         "strided": any(item.layout != (1,) and item.data.size > 1 for item in arrays),
-        "huge_stride": any(max(item.layout) > 1 << 31 for item in arrays),
+        "huge_stride": any(item.reach > 1 << 31 for item in arrays),
         "sliced": any(item.offset > 0 for item in arrays),
         "int64": any(item.dtype == "int64" for item in arrays),
     }

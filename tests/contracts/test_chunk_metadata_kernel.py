@@ -27,7 +27,13 @@ def run_script(name: str, *arguments: str, **environment: str) -> dict:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("interpreted", "least"), [("0", 200), ("1", 90)], ids=["machine code", "small tiles"])
+@pytest.mark.parametrize(
+    ("interpreted", "least"),
+    [
+        pytest.param("0", 200, id="machine code"),
+        pytest.param("1", 90, id="small tiles", marks=pytest.mark.nightly),
+    ],
+)
 def test_batches_of_every_size_agree_with_the_specification(interpreted, least) -> None:
     summary = run_script("judge_kernel.py", TRITON_INTERPRET=interpreted)
     assert summary["problems"] == []

@@ -110,12 +110,14 @@ def test_deaths_are_limited(examine):
     ]
 
 
+@pytest.mark.nightly
 def test_hangs_cost_more_than_crashes(examine):
     result = examine("while True: pass", time_limit=1.0)
     assert {finding.kind for finding in result.findings} == {"hang"}
     assert result.judged <= PATIENCE // 4 + 1
 
 
+@pytest.mark.nightly
 def test_a_trait_that_does_not_always_kill_is_neither_named_nor_avoided(examine):
     """The first cases that die have traits, and so have the smallest ones; the faults need none."""
     body = "\n".join(

@@ -297,7 +297,9 @@ def nonsense():
         sys.modules.pop("good", None)
 
 
-@pytest.mark.parametrize("name", NONSENSE)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.nightly] * (name == "deep_list")) for name in NONSENSE]
+)
 def test_nonsense_is_judged_to_the_end(child, nonsense, name):
     events = child(getattr(nonsense, name)).answers(Walk(0, 1, None))
     assert sum(event.judged for event in events if isinstance(event, Progress)) == 64

@@ -98,7 +98,16 @@ FAULTS = (
 )
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.spec.partition(":")[2])
+def name_of(fault: Fault) -> str:
+    return fault.spec.partition(":")[2]
+
+
+def marks_of(fault: Fault) -> list[pytest.MarkDecorator]:
+    # Each attempt to reduce a hang costs its time limit; tests/cli has hangs that are not reduced.
+    return [pytest.mark.nightly] * (fault.key == "hang:time limit")
+
+
+@pytest.mark.parametrize("fault", [pytest.param(fault, id=name_of(fault), marks=marks_of(fault)) for fault in FAULTS])
 def test_a_fault_is_found_and_shrunk(fault: Fault, examine, exactly, record_property) -> None:
     examined = examine(fault.spec, "host", fault.scope, fault.examples, fault.time_limit)
     found = examined.keys

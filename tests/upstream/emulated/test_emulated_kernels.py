@@ -9,7 +9,7 @@ import pytest
 
 from oracles.backends.cdna.ir import ARCHITECTURES
 
-INPUTS = 200 if os.environ.get("ORACLES_NIGHTLY") == "1" else 12
+INPUTS = 200 if os.environ.get("ORACLES_NIGHTLY") == "1" else 6
 """Inputs a kernel and architecture. The first ones take the edges in turn: no request, counts around those of lanes."""
 
 FILES = (
