@@ -42,9 +42,9 @@ HUGE_STRIDE = (1 << 31) + 8
 """A stride in elements that does not fit in 32 bits."""
 
 
-def huge_stride(count: int) -> int:
-    """A stride for ``count`` rows whose products leave 32 bits; from three rows on, it does not by itself."""
-    return HUGE_STRIDE if count < 3 else (1 << 31) // (count - 1) + 8
+def huge_strides(count: int) -> tuple[int, ...]:
+    """Strides for ``count`` rows whose products leave 32 bits. From three rows on, one of them does not by itself."""
+    return (HUGE_STRIDE,) if count < 3 else (HUGE_STRIDE, (1 << 31) // (count - 1) + 8)
 
 
 class Overrun(ValueError):
@@ -153,7 +153,8 @@ class Source(ABC):
         self.event(f"layout: {layout}")
         strides = contiguous_strides(shape)
         # Only the outermost dimension of a larger array is stretched: rows with bytes of other owners between them.
-        strides = (huge_stride(shape[0]) if layout == "huge" else strides[0] * gap, *strides[1:])
+        outer = self.choose(huge_strides(shape[0])) if layout == "huge" else strides[0] * gap
+        strides = (outer, *strides[1:])
         return Array(dtype, plain.data, None if layout == "sliced" else strides, offset)
 
     def followed_rule(  # noqa: B027  # most drivers have no use for it
