@@ -1,7 +1,5 @@
 """The emulated backends: launches as Triton's JIT makes them, real code from its AMD backend, and what is told."""
 
-import importlib.util
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,7 +8,6 @@ import pytest
 import torch
 
 from oracles.arrays import array
-from oracles.backends import gfx942
 from oracles.backends.base import Variation
 from oracles.backends.cdna.backend import CdnaBackend
 from oracles.check import Subject, judge
@@ -35,22 +32,10 @@ def cache(tmp_path_factory):
 
 
 @pytest.fixture
-def kernels(monkeypatch, cache):
+def kernels(monkeypatch, cache, own_triton, kernel_module):
     """The kernels, new for each test, in a process whose Triton is put back afterwards."""
-    import triton
-    from triton.compiler import compiler
-
-    for name, value in gfx942.BACKEND.environment().items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(cache))
-    monkeypatch.setattr(triton.runtime.driver, "_active", None)
-    for module in (compiler, triton.compiler, triton):
-        monkeypatch.setattr(module, "compile", compiler.compile)
-    spec = importlib.util.spec_from_file_location("emulated_kernels", KERNELS)
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "emulated_kernels", module)
-    spec.loader.exec_module(module)
-    return module
+    own_triton(monkeypatch, cache)
+    return kernel_module(monkeypatch, KERNELS)
 
 
 @contextmanager

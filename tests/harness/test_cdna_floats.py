@@ -9,11 +9,11 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -93,23 +93,11 @@ def bfloat16(x: Singles) -> npt.NDArray[np.uint16]:
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
+def kernels(tmp_path_factory: pytest.TempPathFactory, own_triton: Any, kernel_module: Any) -> Iterator[ModuleType]:
     """The kernels, in a process whose Triton is put back afterwards."""
-    triton, compiler = map(importlib.import_module, ("triton", "triton.compiler.compiler"))
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in CdnaBackend("gfx942").environment().items():
-            patch.setenv(name, value)
-        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
-        patch.setattr(triton.runtime.driver, "_active", None)
-        for module in (compiler, triton.compiler, triton):
-            patch.setattr(module, "compile", compiler.compile)
-        spec = importlib.util.spec_from_file_location("emulated_floats", Path(__file__).with_name("emulated_floats.py"))
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        patch.setitem(sys.modules, "emulated_floats", module)
-        spec.loader.exec_module(module)
-        yield module
+        own_triton(patch, tmp_path_factory.mktemp("triton"))
+        yield kernel_module(patch, Path(__file__).with_name("emulated_floats.py"))
 
 
 def launched(architecture: str, kernel: object, grid: int, *arguments: object, **options: object) -> None:

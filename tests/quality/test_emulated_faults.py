@@ -7,7 +7,6 @@ import functools
 import importlib
 import importlib.util
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -186,25 +185,13 @@ def without_barriers() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
+def kernels(tmp_path_factory: pytest.TempPathFactory, own_triton: Any, kernel_module: Any) -> Iterator[ModuleType]:
     """The kernels, in a process whose Triton is put back afterwards, and in which no wave runs for long."""
-    triton = importlib.import_module("triton")
-    compiler, session = map(importlib.import_module, ("triton.compiler.compiler", "oracles.backends.cdna.session"))
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in CdnaBackend("gfx942").environment().items():
-            patch.setenv(name, value)
-        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
-        patch.setattr(triton.runtime.driver, "_active", None)
-        for module in (compiler, triton.compiler, triton):
-            patch.setattr(module, "compile", compiler.compile)
+        own_triton(patch, tmp_path_factory.mktemp("triton"))
+        session = importlib.import_module("oracles.backends.cdna.session")
         patch.setattr(session, "Machine", functools.partial(session.Machine, step_limit=STEP_LIMIT))
-        spec = importlib.util.spec_from_file_location("emulated_faults", KERNELS)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        patch.setitem(sys.modules, "emulated_faults", module)
-        spec.loader.exec_module(module)
-        yield module
+        yield kernel_module(patch, KERNELS)
 
 
 def watched(backend: CdnaBackend, kernels: ModuleType, launch: Launch, faulty: bool, order: Order, seed: int) -> Any:

@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from weakref import WeakKeyDictionary
 
+from oracles.backends import triton_version
 from oracles.backends.base import CHILD_MEMORY, Executed, Variation, causes
 from oracles.backends.cdna.observation import CdnaObservation
 from oracles.verdict import Unsupported
 
 if TYPE_CHECKING:
     from oracles.memory import Memory
-
-VERSIONS = ((3, 6), (3, 9))
-"""First and last minor version of Triton whose driver interface and machine code are known here."""
 
 NEEDED = {"triton": "triton", "elftools": "pyelftools"}
 """Modules, and the packages that bring them."""
@@ -64,18 +62,13 @@ class CdnaBackend:
         for module, package in NEEDED.items():
             if importlib.util.find_spec(module) is None:
                 return f"{package} is not installed"
-        try:
-            version = importlib.metadata.version("triton")
-        except importlib.metadata.PackageNotFoundError:
-            return "triton has no package metadata, so its version is unknown"
-        first, last = VERSIONS
-        numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
-        if not first <= numbers <= last:
-            return f"triton {version} is outside {first[0]}.{first[1]} to {last[0]}.{last[1]}"
+        reason = triton_version.complaint()
+        if reason is not None:
+            return reason
         found = importlib.util.find_spec("triton")
         folders = found.submodule_search_locations if found is not None else None
         if not any((Path(folder) / "backends" / "amd").is_dir() for folder in folders or ()):
-            return f"triton {version} was built without its AMD backend"
+            return f"triton {importlib.metadata.version('triton')} was built without its AMD backend"
         return None
 
     def environment(self) -> Mapping[str, str]:

@@ -241,12 +241,14 @@ def _compile(
     plain = GPUTarget(target.backend, target.arch, target.warp_size)
     kernel = original(source, target=plain, options=options, **more)
     function = getattr(source, "fn", None)
-    missing = missing_other.left_over(relocated(kernel.asm, function))
+    texts = relocated(kernel.asm, function)
+    missing = missing_other.left_over(texts)
     filling = active().filling
     if isinstance(target, FilledTarget) and any(filling.fills(place) for place in missing):
         with missing_other.filled(filling):
             kernel = original(source, target=target, options=options, **more)
-    _compiled[bytes(kernel.kernel)] = Compiled(relocated(kernel.asm, function)["amdgcn"], missing)
+        texts = relocated(kernel.asm, function)
+    _compiled[bytes(kernel.kernel)] = Compiled(texts["amdgcn"], missing)
     return kernel
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 from collections.abc import Iterator, Mapping
@@ -10,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 from weakref import WeakKeyDictionary
 
+from oracles.backends import triton_version
 from oracles.backends.base import CHILD_MEMORY, Variation
 from oracles.backends.interpreter.limits import limit_of
 from oracles.backends.interpreter.observation import InterpreterObservation
@@ -17,9 +17,6 @@ from oracles.verdict import Unsupported
 
 if TYPE_CHECKING:
     from oracles.memory import Memory
-
-VERSIONS = ((3, 6), (3, 9))
-"""First and last minor version of Triton whose interpreter is known to work here."""
 
 SEES: Mapping[str, str] = {
     "addresses": "every lane of every load, store and atomic, also through tables of pointers and between strided rows",
@@ -57,15 +54,7 @@ class InterpreterBackend:
         """Why it cannot be used. Triton is not imported here: that would fix its mode for the whole process."""
         if importlib.util.find_spec("triton") is None:
             return "triton is not installed"
-        try:
-            version = importlib.metadata.version("triton")
-        except importlib.metadata.PackageNotFoundError:
-            return "triton has no package metadata, so its version is unknown"
-        first, last = VERSIONS
-        numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
-        if not first <= numbers <= last:
-            return f"triton {version} is outside {first[0]}.{first[1]} to {last[0]}.{last[1]}"
-        return None
+        return triton_version.complaint()
 
     def environment(self) -> Mapping[str, str]:
         """Makes ``triton.jit`` give interpreted functions."""

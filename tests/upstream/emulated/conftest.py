@@ -18,20 +18,13 @@ ORDERS = ("forward", "reverse", "random")
 
 
 @pytest.fixture
-def lifted(monkeypatch, tmp_path_factory):
+def lifted(monkeypatch, tmp_path_factory, own_triton):
     """``lifted(wheel, module, *edits)``: the module's kernel, in a process whose Triton is put back afterwards.
 
     The test is skipped for a release that does not have the kernel yet, or had it with other parameters.
     """
-    triton = pytest.importorskip("triton", reason="the emulated backends compile with Triton")
-    from triton.compiler import compiler
-
-    for name, value in CdnaBackend("gfx942").environment().items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "triton"))
-    monkeypatch.setattr(triton.runtime.driver, "_active", None)
-    for module in (compiler, triton.compiler, triton):
-        monkeypatch.setattr(module, "compile", compiler.compile)
+    pytest.importorskip("triton", reason="the emulated backends compile with Triton")
+    own_triton(monkeypatch, tmp_path_factory.getbasetemp() / "triton")
     about = project("vllm")
     follow = (*about.follow, "vllm.v1.worker.gpu.buffer_utils")
 
