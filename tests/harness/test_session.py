@@ -193,7 +193,9 @@ def test_nothing_is_left_when_it_ends(session, tmp_path):
             "if os.fork() == 0:",
             "    os.setsid()",
             "    if os.fork() == 0:",
-            f"        open({str(tmp_path / 'daemon')!r}, 'w').write(str(os.getpid()))",
+            # Under its name only once it is complete: whoever waits for it reads it at once.
+            f"        open({str(tmp_path / 'partial')!r}, 'w').write(str(os.getpid()))",
+            f"        os.rename({str(tmp_path / 'partial')!r}, {str(tmp_path / 'daemon')!r})",
             "        time.sleep(3600)",
             "    os._exit(0)",
             f"while not os.path.exists({str(tmp_path / 'daemon')!r}): time.sleep(0.01)",
