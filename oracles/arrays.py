@@ -106,3 +106,19 @@ def _named(name: str, value: Value) -> Iterator[tuple[str, Array]]:
     elif isinstance(value, tuple):
         for index, item in enumerate(value):
             yield from _named(f"{name}[{index}]", item)
+
+
+def flat(outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Outputs with tuples taken apart, as ``name[index]``."""
+    found: dict[str, Any] = {}
+    for name, value in outputs.items():
+        if isinstance(value, tuple):
+            found |= flat({f"{name}[{index}]": item for index, item in enumerate(value)})
+        else:
+            found[name] = value
+    return found
+
+
+def plain_value(value: Any) -> Any:
+    """An expected value as NumPy bits: an :class:`Array` says its dtype where NumPy has none."""
+    return value.data if isinstance(value, Array) else value

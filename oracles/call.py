@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from oracles.arrays import Array, Inputs
+from oracles.arrays import Inputs
 from oracles.backends.base import Backend, Variation
 from oracles.contract import Contract
 from oracles.interception import intercepted, plain
@@ -124,7 +124,7 @@ def _collect(contract: Contract, run: Run, result: Any) -> None:
     buffers = [item.name for item in contract.inputs if item.inout]
     for name in buffers:
         run.outputs[name] = _copy(run, name, run.arguments[name])
-    values = _named(returned, result)
+    values = _named(returned, buffers, result)
     if values is None:
         count = len(result) if isinstance(result, tuple | list) else 1
         described = f"{type(result).__name__} with {count} items" if count != 1 else type(result).__name__
@@ -147,12 +147,18 @@ def _name_after_output(run: Run, name: str, value: Any) -> None:
             run.failures[at] = type(item)(name, item.detail.replace(region.name, name))
 
 
-def _named(names: Sequence[str], result: Any) -> dict[str, Any] | None:
-    """The results by name: a tuple or list in order, a mapping by the same names, or a single value alone."""
+def _named(names: Sequence[str], buffers: Sequence[str], result: Any) -> dict[str, Any] | None:
+    """The results by name: a tuple or list in order, a mapping by the same names, or a single value alone.
+
+    In/out buffers may be returned behind the outputs. They are judged where they were passed.
+    """
+    if not names:
+        return {}
     if isinstance(result, Mapping):
         return {name: result[name] for name in names} if set(names) <= set(result) else None
     if isinstance(result, tuple | list):
-        return dict(zip(names, result, strict=True)) if len(result) == len(names) else None
+        whole = len(result) in (len(names), len(names) + len(buffers))
+        return dict(zip(names, result, strict=False)) if whole else None
     return {names[0]: result} if len(names) == 1 else None
 
 
@@ -180,19 +186,3 @@ def _shared_inputs(run: Run, value: Any) -> list[Region]:
         return []
     region = run.memory.region_of(value)
     return [region] if region is not None and not region.allocated and not region.writable else []
-
-
-def flat(outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Outputs with tuples taken apart, as ``name[index]``."""
-    found: dict[str, Any] = {}
-    for name, value in outputs.items():
-        if isinstance(value, tuple):
-            found |= flat({f"{name}[{index}]": item for index, item in enumerate(value)})
-        else:
-            found[name] = value
-    return found
-
-
-def plain_value(value: Any) -> Any:
-    """An expected value as NumPy bits: an :class:`Array` says its dtype where NumPy has none."""
-    return value.data if isinstance(value, Array) else value

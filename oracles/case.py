@@ -23,6 +23,9 @@ from oracles.arrays import DTYPES, Array, Inputs, Value, arrays_of
 SCHEMA = 1
 INLINE_ELEMENTS = 4096
 
+LONGEST_SCALAR = 600
+"""Characters of a scalar, or of a list of them, in a summary."""
+
 
 class CaseError(ValueError):
     """A case file that cannot be read: the message has the path and the reason."""
@@ -283,8 +286,14 @@ def sizes(inputs: Inputs) -> str:
         layout = f" strides {value.strides}" if value.strides is not None else ""
         layout += f" offset {value.offset}" if value.offset else ""
         parts.append(f"{name} {value.dtype}{list(value.shape)}{layout} = {_short(value.data)}")
-    parts += [f"{name}={value!r}" for name, value in inputs.items() if not isinstance(value, Array | tuple)]
+    named = {name.split("[")[0] for name in arrays}
+    parts += [f"{name}={_scalar(value)}" for name, value in inputs.items() if name not in named]
     return ", ".join(parts)
+
+
+def _scalar(value: Value) -> str:
+    text = repr(value)
+    return text if len(text) <= LONGEST_SCALAR else f"{text[: LONGEST_SCALAR - 4]} ..."
 
 
 def _short(data: np.ndarray) -> str:

@@ -19,9 +19,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from oracles.arrays import Inputs, arrays_of
+from oracles.arrays import Inputs, arrays_of, flat, plain_value
 from oracles.backends.base import Backend, Variation
-from oracles.call import Run, call, flat, plain_value
+from oracles.call import Run, call
 from oracles.contract import Contract, OnlyMemorySafety, Refused, Values
 from oracles.freshness import freshness
 from oracles.lines import line_of, traceback_of, with_line
@@ -45,6 +45,7 @@ from oracles.verdict import (
     WrongShape,
     WrongValue,
     described,
+    place_of,
 )
 
 SAFETY = (OutOfBoundsRead, OutOfBoundsWrite, InputMutated, Crash)
@@ -227,30 +228,31 @@ def same(got: Any, wanted: Any) -> bool:
 
 def wrong_shape(name: str, wanted: Any, got: Any, dtype: str | None) -> WrongShape | None:
     """Shape and dtype, exactly; a Python int where the contract says one."""
+    place = place_of(name)
     if isinstance(wanted, int):
-        return None if type(got) is int else WrongShape(name, f"{type(got).__name__} where the contract says int")
+        return None if type(got) is int else WrongShape(place, f"{type(got).__name__} where the contract says int")
     if not isinstance(got, np.ndarray) or dtype is None:
-        return WrongShape(name, f"{type(got).__name__} where the contract says a tensor")
+        return WrongShape(place, f"{type(got).__name__} where the contract says a tensor")
     if got.shape == wanted.shape and dtype == str(wanted.dtype):
         return None
-    return WrongShape(name, f"{dtype} {list(got.shape)} where the contract says {wanted.dtype} {list(wanted.shape)}")
+    return WrongShape(place, f"{dtype} {list(got.shape)} where the contract says {wanted.dtype} {list(wanted.shape)}")
 
 
 def _classify(subject: Subject, inputs: Inputs, wanted: np.ndarray, pair: Pair, other: Variation) -> Failure:
     """Why an output differs: wrong, never written, or dependent on poison, order or chance."""
     name, one, two = pair.name, np.asarray(pair.one), np.asarray(pair.two)
     if one.shape != two.shape or one.dtype != two.dtype:
-        return Nondeterministic(name, f"shape {list(one.shape)}, then {list(two.shape)} for the same input")
+        return Nondeterministic(place_of(name), f"shape {list(one.shape)}, then {list(two.shape)} for the same input")
     bad = _differs(one, wanted) | _differs(two, wanted)
     where = tuple(int(n) for n in np.argwhere(bad)[0]) if bad.ndim else ()
     seen, wish = one[where], wanted[where]
     place = f"{name}{list(where)}" if where else name
     count = f"; {int(bad.sum())} of {bad.size} elements differ" if bad.sum() > 1 else ""
     if one.tobytes() == two.tobytes():
-        return WrongValue(name, f"{place} is {seen}, expected {wish}{count}")
+        return WrongValue(place_of(name), f"{place} is {seen}, expected {wish}{count}")
     poisoned = pair.dtype is not None and _is_poison(seen, pair.dtype, 0) and _is_poison(two[where], pair.dtype, 1)
     if poisoned:
-        return Unwritten(name, f"{place} was never written, expected {wish}{count}")
+        return Unwritten(place_of(name), f"{place} was never written, expected {wish}{count}")
     return _unstable(subject, inputs, pair, place, other)
 
 
@@ -282,8 +284,8 @@ def _unstable(subject: Subject, inputs: Inputs, pair: Pair, place: str, other: V
             return _unexpected(subject, run.error)
         if not same(flat(run.outputs).get(name), once):
             source = _read_of_poison(subject, inputs, run, pair) if failure is UninitialisedRead else ""
-            return failure(name, f"{place} changes {cause}{source}")
-    return Nondeterministic(name, f"{place} differed once between calls that should agree")
+            return failure(place_of(name), f"{place} changes {cause}{source}")
+    return Nondeterministic(place_of(name), f"{place} differed once between calls that should agree")
 
 
 def _read_of_poison(subject: Subject, inputs: Inputs, run: Run, pair: Pair) -> str:

@@ -23,7 +23,8 @@ Role = Literal["device", "host", "scalar"]
 class Input:
     """One argument. ``device`` tensors may not be read by the host; ``host`` tensors and scalars may.
 
-    ``inout``: a buffer that the call writes. ``many``: a list of tensors instead of one.
+    ``inout``: a buffer that the call writes. ``many``: a list of tensors, or of scalars and lists of them, instead
+    of one.
     """
 
     name: str
@@ -35,7 +36,9 @@ class Input:
     @property
     def type(self) -> Any:
         """What a value may be, ``None`` apart."""
-        return (int | float | str) if self.role == "scalar" else tuple if self.many else Array
+        if self.many:
+            return tuple
+        return (int | float | str) if self.role == "scalar" else Array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +137,7 @@ class Contract:
     of its smallest case. ``call`` says how an implementation is exercised: a function is called, a stateful or
     protocol contract drives a class through the operations that the inputs list. ``accepts`` judges outputs where many
     answers are right (predicate contracts) and returns what is wrong, or ``None``. ``known`` holds the predicates
-    that known findings may name.
+    that known findings may name. Without ``outputs`` only the in/out buffers are judged, and what is returned is not.
     """
 
     family: str

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from oracles.arrays import Array, Value
+from oracles.arrays import Array, Value, flat, plain_value
 from oracles.case import Case
 from oracles.contract import Contract, OnlyMemorySafety, Refused, Values
 from oracles.contracts import by_name as contract_by_name
@@ -44,6 +44,8 @@ def _inputs(contract: Contract, inputs: Mapping[str, Value]) -> str:
 
 
 def _value(value: Value) -> str:
+    if isinstance(value, tuple) and any(isinstance(item, Array) for item in value):
+        return f"\n  {'':<16} ".join(f"[{at}] {_value(item)}" for at, item in enumerate(value))
     if not isinstance(value, Array):
         return repr(value)
     layout = "" if value.strides is None else f", strides {list(value.strides)}"
@@ -59,7 +61,8 @@ def _expectation(contract: Contract, case: Case) -> str:
         return f"expected: a refusal. {expected.reason}"
     if isinstance(expected, OnlyMemorySafety):
         return f"expected: no particular values, but nothing outside the buffers may be touched. {expected.reason}"
-    lines = [f"  {name:<16} {_array(np.asarray(value))}" for name, value in expected.outputs.items()]
+    outputs = flat(expected.outputs)
+    lines = [f"  {name:<16} {_array(np.asarray(plain_value(value)))}" for name, value in outputs.items()]
     return "expected\n" + "\n".join(lines)
 
 
@@ -93,9 +96,10 @@ def _got(contract: Contract, case: Case, shown: Shown) -> list[str]:
     if not isinstance(expected, Values):
         return [f"  {name:<16} returned {dtype}{shape}" for name, (dtype, shape, _) in shown.outputs.items()]
     lines: list[str] = []
-    for name, wanted in expected.outputs.items():
+    for name, wanted in flat(expected.outputs).items():
         if name in shown.outputs:
-            lines += _difference(name, np.asarray(wanted), *shown.outputs[name], poison=shown.poison.get(name))
+            wish, poison = np.asarray(plain_value(wanted)), shown.poison.get(name)
+            lines += _difference(name, wish, *shown.outputs[name], poison=poison)
         else:
             lines.append(f"  {name}: not returned")
     return lines

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from oracles.arrays import Array, Inputs, Value
+from oracles.arrays import Array, Inputs, Value, flat, plain_value
 from oracles.backends.base import Backend, Variation
-from oracles.call import Run, call, call_on, flat, place, plain_value
+from oracles.call import Run, call, call_on, place
 from oracles.contract import Contract, Values
 from oracles.lines import line_of, traceback_of, with_line
-from oracles.memory import Memory
-from oracles.verdict import Failure, Stale, described
+from oracles.memory import Memory, values_of
+from oracles.verdict import Failure, Stale, described, place_of
 
 
 def freshness(contract: Contract, function: Callable[..., Any], backend: Backend, inputs: Inputs) -> list[Failure]:
@@ -58,10 +58,10 @@ def freshness(contract: Contract, function: Callable[..., Any], backend: Backend
 def _refill(contract: Contract, memory: Memory, arguments: dict[str, Any], values: Inputs) -> None:
     """Copy other values over the same buffers, as an engine refills its persistent ones."""
     for name, value in values.items():
-        if isinstance(value, Array | tuple):
-            _overwrite(memory, name, value)
+        if contract.input(name).role == "scalar":
+            arguments[name] = values_of(value, memory, name, device=False, writable=False)
         else:
-            arguments[name] = value
+            _overwrite(memory, name, value)
 
 
 def _overwrite(memory: Memory, name: str, value: Value) -> None:
@@ -96,7 +96,7 @@ def _wrong(run: Run, expected: Values, objects: str) -> Failure | None:
         got, wanted = outputs.get(name), plain_value(value)
         if not _equal(got, wanted):
             values = f"got {_short(got)}, expected {_short(wanted)}"
-            return Stale(name, f"{name} does not follow the values {what}: {values}")
+            return Stale(place_of(name), f"{name} does not follow the values {what}: {values}")
     return None
 
 
@@ -121,7 +121,7 @@ def _moved(kept: list[tuple[Run, str]]) -> Failure | None:
             if region is not None and region.writable and not region.allocated:
                 continue  # an in/out buffer, or a view of one: later calls are meant to change it
             if run.memory.read(tensor).tobytes() != outputs[name].tobytes():
-                return Stale(name, f"the {name} returned by {label} was changed by a later call")
+                return Stale(place_of(name), f"the {name} returned by {label} was changed by a later call")
     return None
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from oracles.arrays import Inputs
+from oracles.arrays import Inputs, flat
 from oracles.backends.base import CountsInstructions, Executed
 from oracles.case import Case, case_id
 from oracles.environment import environment
@@ -188,7 +188,7 @@ class Judging:
         outputs: dict[str, tuple[str, list[int], list[Any] | None]] = {}
         unwritten: dict[str, Any] = {}
         left = SHOWN_ELEMENTS
-        for name, values in run.outputs.items():
+        for name, values in flat(run.outputs).items():
             array = np.asarray(values)
             if array.dtype == object:
                 continue

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from oracles.arrays import Array, Value, contiguous_strides
-from oracles.verdict import Failure, InputMutated, OutOfBoundsWrite
+from oracles.verdict import Failure, InputMutated, OutOfBoundsWrite, place_of
 
 GUARD = 4096
 """Bytes of guard zone on each side of a buffer."""
@@ -92,8 +92,8 @@ class Region:
 
     @property
     def public_name(self) -> str:
-        """The stable part of the name: ``torch.empty #2 [4, 2]`` is one of many, ``torch.empty`` is a place."""
-        return self.name.split(" #")[0]
+        """The stable part of the name: ``torch.empty #2 [4, 2]`` and ``tables[3]`` are each one of many."""
+        return place_of(self.name.split(" #")[0])
 
     @property
     def extent(self) -> tuple[int, int]:

@@ -169,6 +169,11 @@ KINDS: tuple[str, ...] = (PASS, *FAILURES, UNSUPPORTED)
 """Every verdict a result can carry."""
 
 
+def place_of(name: str) -> str:
+    """The place that a tensor stands for, without the number of one of a list: a fault is not another in each."""
+    return name.split("[")[0]
+
+
 def described(error: BaseException) -> str:
     """``Type: text`` of anybody's exception, also of one whose text cannot be had."""
     try:
