@@ -135,17 +135,46 @@ class Source(ABC):
             if not count or not self.pick(2):
                 break
             lengths[self.integer(0, count - 1, near=(count - 1,))] = self.integer(0, max_length, near=near)
-        self.followed_rule(begin, 2 if seeded else 1, _spelled_out, lengths, seeded)
+        self.followed_rule(begin, 2 if seeded else 1, _spelled_out, [(length,) for length in lengths], seeded)
         return lengths
 
-    def view(self, values: npt.ArrayLike, dtype: str) -> Array:
-        """The values in one of many layouts: contiguous, strided, a sliced start, a stride past 2^31."""
+    def items(self, draw: Callable[[Source], T], *, max_count: int = 300) -> list[T]:
+        """0 to ``max_count`` things, each of which ``draw`` makes from choices of its own, as :meth:`lengths` does.
+
+        Many follow a rule: all are the same, or each is drawn from a seed.
+        """
+        if not self.choose((False, True), weights=(6, 1), small=1):
+            few: list[T] = []
+            while len(few) < FEW and self.more(len(few)):
+                few.append(draw(self))
+            return few
+        begin = len(self.choices) - 1
+        count = self.integer(0, max_count, near=COUNTS)
+        seeded = self.choose((False, True))
+        if seeded:
+            seeded_source = Sampler(self.pick(1 << 16), 0)
+            made = [_recorded(draw, seeded_source) for _ in range(count)]
+        else:
+            made = [_recorded(draw, self)] * count
+        for _ in range(EXCEPTIONS):
+            if not count or not self.pick(2):
+                break
+            exception = _recorded(draw, self)
+            made[self.integer(0, count - 1, near=(count - 1,))] = exception
+        self.followed_rule(begin, 2 if seeded else 1, _spelled_out, [choices for _, choices in made], seeded)
+        return [thing for thing, _ in made]
+
+    def view(self, values: npt.ArrayLike, dtype: str, *, small: int = 2) -> Array:
+        """The values in one of many layouts: contiguous, strided, a sliced start, a stride past 2^31.
+
+        The enumerator walks the ``small`` simplest.
+        """
         plain = array(values, dtype)
         shape = plain.shape
         layouts = ("contiguous", "strided", "sliced", "huge")
         # A huge stride needs address space for every element: a handful is enough to make a 32-bit product wrap.
         huge = 2 <= int(np.prod(shape)) <= 8
-        layout = self.choose(layouts[: 4 if huge else 3], weights=(12, 4, 3, 1)[: 4 if huge else 3], small=2)
+        layout = self.choose(layouts[: 4 if huge else 3], weights=(12, 4, 3, 1)[: 4 if huge else 3], small=small)
         if layout == "contiguous" or not shape:
             return plain
         offset = self.integer(1, 7, small=1) if layout == "sliced" else 0
@@ -260,18 +289,26 @@ def _next(source: Enumerator) -> list[int] | None:
     return forced
 
 
-def _spelled_out(lengths: Sequence[int], seeded: bool) -> Iterator[list[int]]:
-    """Choices of ``Source.lengths`` that draw every length, or ``FEW`` neighbours of them, one by one.
+def _recorded(draw: Callable[[Source], T], source: Source) -> tuple[T, tuple[int, ...]]:
+    """What is drawn, and the choices that make it."""
+    begin = len(source.choices)
+    thing = draw(source)
+    return thing, tuple(source.choices[begin:])
 
-    Where as many have to be there, equal lengths with exceptions still say more than a seed.
+
+def _spelled_out(made: Sequence[tuple[int, ...]], seeded: bool) -> Iterator[list[int]]:
+    """Choices of ``Source.lengths`` or ``items`` that draw every element, or ``FEW`` neighbours of them, one by one.
+
+    ``made`` are the choices of each element. Where as many have to be there, equal ones with exceptions still say
+    more than a seed.
     """
-    for few in windows(lengths):
-        yield [0, *(choice for length in few for choice in (1, length)), *[0] * (len(few) < FEW)]
-    for usual in sorted(set(lengths))[: MOST_WINDOWS if seeded else 0]:
-        others = [at for at, length in enumerate(lengths) if length != usual]
+    for few in windows(made):
+        yield [0, *(choice for one in few for choice in (1, *one)), *[0] * (len(few) < FEW)]
+    for usual in sorted(set(made))[: MOST_WINDOWS if seeded else 0]:
+        others = [at for at, one in enumerate(made) if one != usual]
         for some in (others[:EXCEPTIONS], others[-EXCEPTIONS:]):
-            exceptions = [choice for at in some for choice in (1, lengths[at], at)]
-            yield [1, len(lengths), 0, usual, *exceptions, *[0] * (len(some) < EXCEPTIONS)]
+            exceptions = [choice for at in some for choice in (1, *made[at], at)]
+            yield [1, len(made), 0, *usual, *exceptions, *[0] * (len(some) < EXCEPTIONS)]
 
 
 def windows(elements: Sequence[T]) -> list[Sequence[T]]:
