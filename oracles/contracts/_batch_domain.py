@@ -137,7 +137,10 @@ def _mostly_first(source: Source, options: Sequence[T], small: int) -> T:
 def draw_group_count(source: Source, preset: Preset, wanted: Wanted) -> int:
     """How many groups a step has, up to what the preset has room for."""
     low, high = wanted.groups
-    return source.integer(low, max(low, min(high, preset.most_groups)), near=(1, 2, preset.most_groups))
+    if low == 0 and source.choose((False, True), weights=(20, 1), small=1):
+        return 0
+    low = max(low, 1)
+    return source.integer(low, max(low, min(high, preset.most_groups)), near=(1, 2, preset.most_groups), small=1)
 
 
 def draw_group(source: Source, preset: Preset, cp_size: int, wanted: Wanted) -> Group:
@@ -155,7 +158,8 @@ def request_drawer(near: Sequence[int], num_spec: int, small: int) -> Callable[[
 
     def draw(source: Source) -> Request:
         kind = source.choose(KINDS, weights=(6, 4, 2, 3, 3), small=small)
-        computed = 0 if kind == "prefill" else source.integer(kind != "idle", LONGEST, near=around)
+        least, small_context = (0, 1) if kind == "idle" else (1, None)
+        computed = 0 if kind == "prefill" else source.integer(least, LONGEST, near=around, small=small_context)
         if kind == "idle":
             return Request(kind=kind, computed=computed, query=0)
         if kind == "decode":
@@ -236,7 +240,7 @@ def _interleave(source: Source, groups: Sequence[Group], cp_size: int) -> int:
     if cp_size == 1:
         return 1
     sizes = [group.block_size for group in groups if group.sharded]
-    return source.choose([n for n in (1, 2, 3, 4, 8, 16) if all(size % n == 0 for size in sizes)], small=2)
+    return source.choose([n for n in (1, 2, 3, 4, 8, 16) if all(size % n == 0 for size in sizes)], small=1)
 
 
 def note_batch(source: Source, preset: Preset, batch: Batch) -> None:

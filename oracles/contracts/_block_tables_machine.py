@@ -1,0 +1,202 @@
+"""Contract 4.1, the class BlockTables: a rule-based machine draws operations, and an implementation lives through them.
+
+The rules know a model of what is staged, so that most operations are ones that an engine makes: requests get blocks,
+grow, are preempted, come back in another row. Every sequence ends by applying and gathering all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from oracles.arrays import Array, Inputs, Value, array
+from oracles.contracts._block_table_gather import DTYPES
+from oracles.domain import Source
+
+Operation = tuple[Any, ...]
+
+MOST_STEPS = (12, 60)
+"""Operations of a case, mostly up to the first."""
+
+MOST_IDS = 4
+"""Blocks of one group that one append brings, but for a full row."""
+
+EDGES = (1, 0, (1 << 16) - 1, (1 << 27) - 1, (1 << 31) - 1_000)
+"""Where the ids begin that a case hands out."""
+
+
+@dataclass
+class Machine:
+    """The state that the rules look at: how many blocks each request has in each group, and the next free id."""
+
+    source: Source
+    rows: int
+    capacities: tuple[int, ...]
+    next_id: int
+    dtype: str
+    counts: list[list[int]] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list)
+    mappings: list[Array] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.counts = [[0] * len(self.capacities) for _ in range(self.rows)]
+
+    def step(self) -> None:
+        """One rule."""
+        rules: tuple[Callable[[], Operation], ...] = (
+            self.append,
+            self.apply,
+            self.move,
+            self.overwrite,
+            self.refused,
+            self.gather,
+            self.swap,
+            self.clear,
+        )
+        rule = self.source.choose(rules, weights=(9, 6, 2, 2, 2, 4, 2, 2), small=5)
+        self.operations.append(rule())
+
+    def request(self) -> int:
+        """A row, often one that was used before."""
+        return self.source.integer(0, self.rows - 1, near=(0, 0, 1, self.rows - 1), small=2)
+
+    def ids(self, free: list[int]) -> tuple[tuple[int, ...], ...]:
+        """New ids for each group, no more than are free."""
+        made = []
+        for room in free:
+            count = min(self.source.integer(0, MOST_IDS, near=(1, 1, room), small=2), room)
+            if room > MOST_IDS and self.source.pick(2, weights=(9, 1), small=1):
+                count = room
+            made.append(tuple(range(self.next_id, self.next_id + count)))
+            self.next_id += count
+        return tuple(made)
+
+    def append(self) -> Operation:
+        """More blocks for a request."""
+        request = self.request()
+        room = [most - held for most, held in zip(self.capacities, self.counts[request], strict=True)]
+        ids = self.ids(room)
+        self.counts[request] = [held + len(new) for held, new in zip(self.counts[request], ids, strict=True)]
+        return ("append", request, ids, False)
+
+    def overwrite(self) -> Operation:
+        """Other blocks for a request, as when it comes back after a preemption."""
+        request = self.request()
+        ids = self.ids(list(self.capacities))
+        self.counts[request] = [len(new) for new in ids]
+        return ("append", request, ids, True)
+
+    def clear(self) -> Operation:
+        """A request is done."""
+        request = self.request()
+        self.counts[request] = [0] * len(self.capacities)
+        return ("clear", request)
+
+    def move(self) -> Operation:
+        """A request takes another row, or stays where it is."""
+        source, target = self.request(), self.request()
+        if source != target:
+            self.counts[target], self.counts[source] = self.counts[source], [0] * len(self.capacities)
+        return ("move", source, target)
+
+    def swap(self) -> Operation:
+        """Two requests change rows."""
+        one, other = self.request(), self.request()
+        self.counts[one], self.counts[other] = self.counts[other], self.counts[one]
+        return ("swap", one, other)
+
+    def apply(self) -> Operation:
+        """What is staged becomes visible."""
+        return ("apply",)
+
+    def gather(self) -> Operation:
+        """Some rows, in any order, with padding or numbers that are no rows among them."""
+        count = self.source.integer(0, self.rows, near=(self.rows,), small=2)
+        rows = [self.request() for _ in range(min(count, 6))] + list(range(self.rows))[: max(count - 6, 0)]
+        if rows and self.source.pick(2, weights=(5, 1), small=1):
+            rows[-1] = self.source.choose((-1, self.rows, (1 << 31) - 1, -(1 << 31)), small=1)
+        return self._gather(rows, len(rows) + self.source.integer(0, self.rows - len(rows), near=(0, 1), small=1))
+
+    def _gather(self, rows: list[int], padded: int) -> Operation:
+        self.mappings.append(self.source.view(rows, self.dtype, small=1))
+        return ("gather", len(self.mappings) - 1, padded)
+
+    def refused(self) -> Operation:
+        """An operation that host-visible facts show to be wrong; nothing may change."""
+        source, groups = self.source, len(self.capacities)
+        full = [most - held + 1 for most, held in zip(self.capacities, self.counts[0], strict=True)]
+        # The first groups fit: whoever writes group by group has changed them when the last one does not.
+        over = tuple(
+            (self.next_id,) * (room if group == groups - 1 else min(1, room - 1)) for group, room in enumerate(full)
+        )
+        none = ((),) * groups
+        wrong: tuple[Operation, ...] = (
+            ("append", 0, over, False) if groups else ("append", self.rows, none, False),
+            ("append", self.rows, none, False),
+            ("append", -1, none, False),
+            ("append", 0, (*none, ()), False),
+            ("append", 0, ((-1,),) * groups if groups else ((),), True),
+            ("append", 0, ((1 << 31,),) * groups if groups else ((),), True),
+            ("clear", self.rows),
+            ("move", 0, self.rows),
+            ("move", -1, 0),
+            ("swap", self.rows, 0),
+        )
+        return source.choose(wrong, weights=(6,) + (1,) * (len(wrong) - 1), small=1)
+
+    def finish(self) -> None:
+        """Apply, and look at every row."""
+        self.operations += [self.apply(), self._gather(list(range(self.rows)), self.rows)]
+
+
+def domain(source: Source) -> Inputs:
+    """A life of block tables, or a constructor that must be refused."""
+    if source.choose((False, True), weights=(19, 1)):
+        return _refused(source)
+    rows = source.choose((2, 1, 3, 4, 5, 33, 70), weights=(4, 2, 4, 4, 4, 1, 1), small=1)
+    groups = (
+        0 if source.choose((False, True), weights=(20, 1), small=1) else source.integer(1, 20, near=(2, 3), small=1)
+    )
+    capacities = tuple(source.choose((2, 3, 4, 1, 0, 130), small=1) for _ in range(min(groups, 2)))
+    capacities += (3,) * (groups - len(capacities))
+    block_sizes = tuple(source.choose((16, 1, 64, 784), small=1) for _ in capacities)
+    machine = Machine(source, rows, capacities, source.choose(EDGES, small=1), source.choose(DTYPES, small=1))
+    most = source.choose(MOST_STEPS, weights=(4, 1), small=1)
+    while len(machine.operations) < most and (most == MOST_STEPS[1] or source.more(len(machine.operations))):
+        machine.step()
+    machine.finish()
+    source.event(f"operations: {len(machine.operations) // 10 * 10} or more")
+    for name in sorted({str(operation[0]) for operation in machine.operations}):
+        source.event(f"operation: {name}")
+    buffer = source.choose((None, rows), weights=(3, 1), small=1)
+    return {
+        "block_sizes": block_sizes,
+        "max_num_reqs": rows,
+        "max_num_blocks_per_group": capacities,
+        "operations": tuple(machine.operations),
+        "idx_mappings": tuple(machine.mappings),
+        "idx_buffer": None if buffer is None else array([-7] * buffer, machine.dtype),
+    }
+
+
+def _refused(source: Source) -> Inputs:
+    inputs: dict[str, Value] = {
+        "block_sizes": (16, 64),
+        "max_num_reqs": 2,
+        "max_num_blocks_per_group": (3, 2),
+        "operations": (("gather", 0, 2),),
+        "idx_mappings": (array([1], "int32"),),
+        "idx_buffer": None,
+    }
+    wrong: dict[str, dict[str, Value]] = {
+        "no rows": {"max_num_reqs": 0},
+        "negative rows": {"max_num_reqs": -1},
+        "block size 0": {"block_sizes": (16, 0)},
+        "negative columns": {"max_num_blocks_per_group": (3, -1)},
+        "fewer columns than groups": {"max_num_blocks_per_group": (3,)},
+        "more columns than groups": {"max_num_blocks_per_group": (3, 2, 2)},
+    }
+    fault = source.choose(tuple(wrong))
+    source.event(f"refused: {fault}")
+    return inputs | wrong[fault]
