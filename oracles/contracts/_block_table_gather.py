@@ -61,12 +61,12 @@ def from_batch(source: Source, batch: Batch, *, windowed: bool, garbage: bool) -
         "block_tables": tuple(source.view(table, "int32", small=1) for table in tables),
         "num_blocks": source.view(counts, wide, small=1),
         "idx_mapping": source.view(rows, dtype, small=1),
-        "out": tuple(source.view(table, "int32", small=1) for table in out),
     }
     if windowed:
         inputs["num_computed_tokens"] = source.view(computed, wide, small=1)
         inputs["window_reach"] = tuple(group.window_reach for group in batch.groups)
         inputs["block_sizes"] = tuple(group.block_size for group in batch.groups)
+    inputs["out"] = tuple(source.view(table, "int32", small=1) for table in out)
     return inputs
 
 
@@ -132,7 +132,8 @@ def _refused(source: Source, wanted: Wanted) -> Inputs:
         }
     fault = source.choose(tuple(wrong))
     source.event(f"refused: {fault}")
-    return inputs | wrong[fault]
+    out = inputs.pop("out")
+    return {**inputs, "out": out} | wrong[fault]
 
 
 def expected(inputs: Inputs) -> Expected:

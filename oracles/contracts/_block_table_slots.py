@@ -147,7 +147,8 @@ def _refused(source: Source, *, hybrid: bool) -> Inputs:
         }
     fault = source.choose(tuple(wrong))
     source.event(f"refused: {fault}")
-    return inputs | wrong[fault]
+    buffer = inputs.pop("slot_mapping")
+    return {**inputs, "slot_mapping": buffer} | wrong[fault]
 
 
 def expected(inputs: Inputs) -> Expected:

@@ -28,13 +28,18 @@ EDGES = (1, 0, (1 << 16) - 1, (1 << 27) - 1, (1 << 31) - 1_000)
 
 @dataclass
 class Machine:
-    """The state that the rules look at: how many blocks each request has in each group, and the next free id."""
+    """The state that the rules look at: how many blocks each request has in each group, and the next free id.
+
+    Engines of one kind move requests between rows, others never do; ``mistakes`` are operations that must be refused.
+    """
 
     source: Source
     rows: int
     capacities: tuple[int, ...]
     next_id: int
     dtype: str
+    moves: bool
+    mistakes: bool
     counts: list[list[int]] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
     mappings: list[Array] = field(default_factory=list)
@@ -44,17 +49,13 @@ class Machine:
 
     def step(self) -> None:
         """One rule."""
-        rules: tuple[Callable[[], Operation], ...] = (
-            self.append,
-            self.apply,
-            self.move,
-            self.overwrite,
-            self.refused,
-            self.gather,
-            self.swap,
-            self.clear,
-        )
-        rule = self.source.choose(rules, weights=(9, 6, 2, 2, 2, 4, 2, 2), small=5)
+        rules: dict[Callable[[], Operation], int] = {self.append: 9, self.apply: 6}
+        rules |= {self.move: 3} if self.moves else {}
+        rules |= {self.overwrite: 2}
+        rules |= {self.refused: 3} if self.mistakes else {}
+        rules |= {self.gather: 4, self.clear: 2}
+        rules |= {self.swap: 3} if self.moves else {}
+        rule = self.source.choose(tuple(rules), weights=tuple(rules.values()), small=5)
         self.operations.append(rule())
 
     def request(self) -> int:
@@ -161,7 +162,15 @@ def domain(source: Source) -> Inputs:
     capacities = tuple(source.choose((2, 3, 4, 1, 0, 130), small=1) for _ in range(min(groups, 2)))
     capacities += (3,) * (groups - len(capacities))
     block_sizes = tuple(source.choose((16, 1, 64, 784), small=1) for _ in capacities)
-    machine = Machine(source, rows, capacities, source.choose(EDGES, small=1), source.choose(DTYPES, small=1))
+    machine = Machine(
+        source,
+        rows,
+        capacities,
+        next_id=source.choose(EDGES, small=1),
+        dtype=source.choose(DTYPES, small=1),
+        moves=source.choose((True, False), weights=(2, 3), small=1),
+        mistakes=source.choose((True, False), weights=(1, 2), small=1),
+    )
     most = source.choose(MOST_STEPS, weights=(4, 1), small=1)
     while len(machine.operations) < most and (most == MOST_STEPS[1] or source.more(len(machine.operations))):
         machine.step()
@@ -169,14 +178,14 @@ def domain(source: Source) -> Inputs:
     source.event(f"operations: {len(machine.operations) // 10 * 10} or more")
     for name in sorted({str(operation[0]) for operation in machine.operations}):
         source.event(f"operation: {name}")
-    buffer = source.choose((None, rows), weights=(3, 1), small=1)
     return {
         "block_sizes": block_sizes,
         "max_num_reqs": rows,
         "max_num_blocks_per_group": capacities,
         "operations": tuple(machine.operations),
         "idx_mappings": tuple(machine.mappings),
-        "idx_buffer": None if buffer is None else array([-7] * buffer, machine.dtype),
+        "refilled": source.choose((False, True), weights=(3, 1), small=1),
+        "idx_buffer": array([-7] * rows, machine.dtype),
     }
 
 
@@ -187,7 +196,8 @@ def _refused(source: Source) -> Inputs:
         "max_num_blocks_per_group": (3, 2),
         "operations": (("gather", 0, 2),),
         "idx_mappings": (array([1], "int32"),),
-        "idx_buffer": None,
+        "refilled": False,
+        "idx_buffer": array([-7, -7], "int32"),
     }
     wrong: dict[str, dict[str, Value]] = {
         "no rows": {"max_num_reqs": 0},

@@ -57,10 +57,10 @@ class _Life:
         """The mapping of a gather. An engine refills one buffer in place; then it is a view of that."""
         if operation[0] != "gather":
             return None
-        rows, buffer = self.arguments["idx_mappings"][operation[1]], self.arguments["idx_buffer"]
-        if buffer is None:
+        rows = self.arguments["idx_mappings"][operation[1]]
+        if not self.arguments["refilled"]:
             return rows
-        view = buffer[: rows.shape[0]]
+        view = self.arguments["idx_buffer"][: rows.shape[0]]
         view.copy_(rows)
         return view
 
@@ -130,15 +130,12 @@ def expected(inputs: Inputs) -> Expected:
     except ContractError as error:
         return Refused(error.argument, str(error))
     outputs: dict[str, Any] = {"tables": tuple(shown for _, shown, _ in story if shown is not None)}
-    buffer = cast(Array | None, inputs["idx_buffer"])
-    if buffer is not None:
-        held = buffer.data.copy()
-        for operation, shown, _ in story:
-            if shown is not None:
-                rows = cast(tuple[Array, ...], inputs["idx_mappings"])[operation[1]].data
-                held[: len(rows)] = rows
-        outputs["idx_buffer"] = held
-    return Values(outputs)
+    held = cast(Array, inputs["idx_buffer"]).data.copy()
+    for operation, shown, _ in story:
+        if shown is not None and inputs["refilled"]:
+            rows = cast(tuple[Array, ...], inputs["idx_mappings"])[operation[1]].data
+            held[: len(rows)] = rows
+    return Values({**outputs, "idx_buffer": held})
 
 
 def resample(inputs: Inputs) -> tuple[Inputs, ...]:
@@ -182,7 +179,7 @@ def traits(inputs: Inputs) -> frozenset[str]:
         "padding_rows": any(name == "gather" and rest[1] > len(mappings[rest[0]].data) for name, *rest in operations),
         "minus_one": -1 in rows,
         "id_outside": any(row < -1 or row >= cast(int, inputs["max_num_reqs"]) for row in rows),
-        "refilled": inputs["idx_buffer"] is not None,
+        "refilled": inputs["refilled"] is True,
     }
     return frozenset(name for name, there in found.items() if there)
 
@@ -229,10 +226,13 @@ CONTRACTS = (
             Input(name="operations", role="scalar", many=True, doc="what is done, in order; gather names a mapping"),
             Input(name="idx_mappings", role="device", many=True, doc="int32 or int64 [R], the rows of each gather"),
             Input(
+                name="refilled", role="scalar", doc="bool; True: gathers get a view of idx_buffer, refilled before each"
+            ),
+            Input(
                 name="idx_buffer",
                 role="device",
                 inout=True,
-                doc="[max_num_reqs] or None: a buffer that every mapping is copied to first, as engines do",
+                doc="[max_num_reqs], a buffer that engines refill in place before each step",
             ),
         ),
         outputs=(Output(name="tables", doc="for each gather and group, int32 [num_reqs_padded, M_g]"),),
