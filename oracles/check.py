@@ -5,7 +5,8 @@ The order of the calls is fixed, so that a finding replays:
 1. a call with the first poison, programs in order;
 2. a call on new objects with equal values, the second poison, programs in reverse or in random order;
 3. if the two differ, up to three more that tell uninitialised reads, races and chance apart;
-4. where the values were right, the freshness protocol of :mod:`oracles.freshness`.
+4. where the values were right, the freshness protocol of :mod:`oracles.freshness`, and behind it, where launches can
+   be captured, the replays of :mod:`oracles.graphed`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from oracles.backends.base import Backend, Variation
 from oracles.call import Run, call
 from oracles.contract import Contract, OnlyMemorySafety, Refused, Values
 from oracles.freshness import freshness
+from oracles.graphed import graphs
 from oracles.lines import line_of, traceback_of, with_line
 from oracles.memory import Memory, poison, torch_dtype
 from oracles.providers.base import Implementation
@@ -114,6 +116,8 @@ def judge(subject: Subject, inputs: Inputs, *, fresh: bool = True) -> list[Failu
     wrong = _judge_values(subject, inputs, expected, first, second, other)
     if fresh and not wrong and _elements(inputs) <= subject.backend.freshness_elements:
         found += freshness(subject.contract, subject.function, subject.backend, inputs)
+        if not found and subject.implementation.graphs:
+            found += graphs(subject.contract, subject.function, subject.backend, inputs)
     return distinct([*found, *wrong])
 
 

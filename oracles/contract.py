@@ -110,7 +110,8 @@ class Binding:
     moved or renamed what is taken: the first set that a tree has completely is the one.
     ``signatures`` maps a name to the parameter lists that ``adapt`` knows, of one release or another. A function with
     none of them is not loaded; further parameters may follow if they have defaults.
-    Refusals are judged only where ``refuses`` cites the upstream check.
+    Refusals are judged only where ``refuses`` cites the upstream check, and captured graphs only with ``graphs``: an
+    adapter that builds objects around a function is no part of what upstream captures.
     """
 
     project: str
@@ -123,6 +124,7 @@ class Binding:
     narrowings: tuple[Narrowing, ...] = ()
     refuses: str | None = None
     refusal_types: tuple[type[BaseException], ...] = (ValueError,)
+    graphs: bool = False
     stubs: Mapping[str, Any] = field(default_factory=dict)
     follow: tuple[str, ...] = ()
 

@@ -36,7 +36,8 @@ class Implementation:
     ``spec`` is what the user typed, a git revision resolved to its commit; ``provider`` is a readable origin such as
     ``vllm 0.33.0 (wheel)``, ``name`` the callable. ``load`` is called in the worker process only. ``refuses``: whether
     refusals are judged (G8), and ``refusal_types`` which exceptions count as one. ``unsupported`` says why it cannot be
-    judged at all. ``bound`` is known of a binding, once it is loaded.
+    judged at all. ``graphs``: whether its calls are captured and replayed (G10). ``bound`` is known of a binding, once
+    it is loaded.
     """
 
     spec: str
@@ -47,6 +48,7 @@ class Implementation:
     load: Callable[[], Callable[..., Any]]
     narrowings: tuple[Narrowing, ...] = ()
     refuses: bool = True
+    graphs: bool = True
     refusal_types: tuple[type[BaseException], ...] = (ValueError,)
     unsupported: str | None = None
     bound: Bound | None = None

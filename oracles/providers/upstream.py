@@ -83,6 +83,7 @@ def _implementation(
         load=load,
         narrowings=binding.narrowings,
         refuses=binding.refuses is not None,
+        graphs=binding.graphs,
         refusal_types=binding.refusal_types,
         unsupported=choice.lacking,
     )

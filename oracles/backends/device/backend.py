@@ -94,6 +94,12 @@ class DeviceBackend:
 
         return DeviceMemory(self.runtime(), variation.sentinel)
 
+    def captured(self, function: Callable[..., Any], inputs: dict[str, Any]) -> Any:
+        """A capture of ``function(**inputs)`` in a device graph: :class:`oracles.backends.device.graphs.Replay`."""
+        from oracles.backends.device.graphs import capture
+
+        return capture(function, inputs, cuda=self.runtime().cuda)
+
     def limit_of(self, error: BaseException) -> str | None:
         """A device that is full says nothing about an implementation."""
         import torch
