@@ -4,8 +4,6 @@ import ctypes
 import runpy
 from pathlib import Path
 
-import torch
-
 from oracles.arrays import array
 from oracles.backends import rocm
 from oracles.backends.device.backend import DeviceBackend
