@@ -11,19 +11,14 @@ from oracles.arrays import Array, Inputs, Value, array
 from oracles.contract import Expected, Values
 from oracles.contracts._batch import Batch
 from oracles.contracts._batch_domain import Wanted, draw_batch
+from oracles.contracts._garbage import draw_dtype, draw_flavour, garbage, spoil
 from oracles.contracts._reference import answer
 from oracles.contracts._timeline import table_rows
 from oracles.domain import Source
 from reference.block_table import gather_block_tables, gather_block_tables_windowed
 
-DTYPES = ("int32", "int64")
-INT32 = (-(1 << 31), (1 << 31) - 1)
-GARBAGE = (-1, *INT32, 1 << 31, 1 << 33, -(1 << 40), (1 << 62) + 1)
-"""Numbers that a device tensor may hold and that mean nothing, as far as its dtype has them."""
-
 PLAIN = Wanted(groups=(0, 20), walked=frozenset({"slots", "tails", "padding"}))
 WINDOWED = Wanted(groups=(0, 20), windows=True, walked=frozenset({"slots", "windows"}))
-FLAVOURS = ("engine", "garbage", "refused")
 
 
 def domain(source: Source) -> Inputs:
@@ -37,23 +32,22 @@ def windowed_domain(source: Source) -> Inputs:
 
 
 def _drawn(source: Source, wanted: Wanted) -> Inputs:
-    flavour = source.choose(FLAVOURS, weights=(12, 4, 3))
-    source.event(f"flavour: {flavour}")
+    flavour = draw_flavour(source)
     if flavour == "refused":
         return _refused(source, wanted)
     batch = draw_batch(
         source, wanted if flavour == "engine" else Wanted(groups=(1, 3), windows=wanted.windows, kinds=1)
     )
-    return from_batch(source, batch, windowed=wanted.windows, garbage=flavour == "garbage")
+    return from_batch(source, batch, windowed=wanted.windows, spoiled=flavour == "garbage")
 
 
-def from_batch(source: Source, batch: Batch, *, windowed: bool, garbage: bool) -> Inputs:
+def from_batch(source: Source, batch: Batch, *, windowed: bool, spoiled: bool) -> Inputs:
     """The tensors of a step. ``out`` holds what a larger step before it left there."""
     groups = range(len(batch.groups))
     counts = np.array([batch.num_blocks(group) for group in groups], np.int64).reshape(len(groups), batch.max_num_reqs)
     rows, computed = list(batch.idx_mapping), list(batch.computed_by_slot)
-    dtype, wide = source.choose(DTYPES, small=1), source.choose(DTYPES, small=1)
-    if garbage:
+    dtype, wide = draw_dtype(source), draw_dtype(source)
+    if spoiled:
         _spoil(source, rows, dtype, counts, wide, computed if windowed else [])
     tables = [batch.block_table(group) for group in groups]
     out = [left_behind(batch.num_reqs_padded, group.columns) for group in batch.groups]
@@ -83,17 +77,11 @@ def _spoil(source: Source, rows: list[int], dtype: str, counts: np.ndarray, wide
     what = source.choose(options)
     source.event(f"garbage: {what}")
     if what == "row":
-        at = source.integer(0, len(rows) - 1, near=(len(rows) - 1,))
-        rows[at] = _garbage(source, dtype, near=(-1, counts.shape[1], rows[0]))
+        spoil(source, rows, dtype, near=(-1, counts.shape[1], rows[0]))
     elif what == "count":
-        counts.flat[source.integer(0, counts.size - 1)] = _garbage(source, wide, near=(-1, 1 << 20))
+        counts.flat[source.integer(0, counts.size - 1)] = garbage(source, wide, near=(-1, 1 << 20))
     else:
-        computed[source.integer(0, len(computed) - 1)] = _garbage(source, wide, near=(-1,))
-
-
-def _garbage(source: Source, dtype: str, near: tuple[int, ...]) -> int:
-    low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
-    return source.choose([n for n in dict.fromkeys((*near, *GARBAGE)) if low <= n <= high], small=2)
+        spoil(source, computed, wide)
 
 
 def _refused(source: Source, wanted: Wanted) -> Inputs:

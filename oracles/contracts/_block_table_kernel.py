@@ -9,7 +9,7 @@ import numpy as np
 from oracles.arrays import Array, Inputs, Value, array
 from oracles.contract import Expected, Values
 from oracles.contracts._batch_domain import Wanted, draw_batch
-from oracles.contracts._block_table_gather import FLAVOURS
+from oracles.contracts._garbage import draw_flavour
 from oracles.contracts._reference import answer
 from oracles.domain import Source
 from reference.block_table import kernel_block_table
@@ -23,8 +23,7 @@ MOST_ELEMENTS = 20_000
 
 def domain(source: Source) -> Inputs:
     """A gathered table of a step; one whose kernel blocks do not fit int32; or an input that must be refused."""
-    flavour = source.choose(FLAVOURS, weights=(12, 2, 3))
-    source.event(f"flavour: {flavour}")
+    flavour = draw_flavour(source)
     if flavour == "refused":
         return _refused(source)
     parts = source.choose(PARTS, small=2)

@@ -36,7 +36,7 @@ def _out(function: Function, inputs: Inputs) -> list[Numbers]:
     buffers, found = several(inputs, "out"), function(inputs)["out"]
     if not isinstance(found, tuple | list) or len(found) != len(buffers):
         raise WrongShape(f"out is no list of {len(buffers)} tables")
-    return [shaped(f"out[{g}]", table, buffer.shape) for g, (table, buffer) in enumerate(zip(found, buffers))]
+    return [shaped(f"out[{group}]", table, buffers[group].shape) for group, table in enumerate(found)]
 
 
 def _with_out(inputs: Inputs, tables: Sequence[Numbers]) -> Inputs:
@@ -94,7 +94,9 @@ def _requests_are_free_to_move(function: Function, inputs: Inputs) -> str | None
 
 
 def _of_groups(inputs: Inputs, groups: Sequence[int], num_blocks: Array) -> Inputs:
-    picked = {name: tuple(cast(tuple[Value, ...], inputs[name])[g] for g in groups) for name in GROUPS if name in inputs}
+    picked = {
+        name: tuple(cast(tuple[Value, ...], inputs[name])[g] for g in groups) for name in GROUPS if name in inputs
+    }
     return {**inputs, **picked, "num_blocks": num_blocks}
 
 

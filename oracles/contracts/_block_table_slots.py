@@ -13,7 +13,7 @@ from oracles.arrays import Array, Inputs, Value, array
 from oracles.contract import Expected, Values
 from oracles.contracts._batch import Batch, Table
 from oracles.contracts._batch_domain import MOST_IDS, Wanted, draw_batch
-from oracles.contracts._block_table_gather import DTYPES, FLAVOURS, GARBAGE
+from oracles.contracts._garbage import draw_dtype, draw_flavour, spoil
 from oracles.contracts._reference import answer
 from oracles.contracts._timeline import Row, timeline
 from oracles.domain import Source
@@ -35,8 +35,7 @@ def hybrid_domain(source: Source) -> Inputs:
 
 
 def _drawn(source: Source, *, hybrid: bool) -> Inputs:
-    flavour = source.choose(FLAVOURS, weights=(12, 5, 3))
-    source.event(f"flavour: {flavour}")
+    flavour = draw_flavour(source)
     if flavour == "refused":
         return _refused(source, hybrid=hybrid)
     batch = draw_batch(source, ENGINE if flavour == "engine" else SPOILED)
@@ -53,7 +52,7 @@ def from_batch(source: Source, batch: Batch, *, hybrid: bool, garbage: bool) -> 
         # Decodes and prefills of one step are often handled one after the other, with views of the same tensors.
         source.event("rows: without the first ones")
         starts, rows = starts[len(rows) // 2 :], rows[len(rows) // 2 :]
-    types = {name: source.choose(DTYPES, small=1) for name in ("idx_mapping", "query_start_loc", "positions")}
+    types = {name: draw_dtype(source) for name in ("idx_mapping", "query_start_loc", "positions")}
     group = batch.groups[0]
     if garbage:
         limit = group.columns * (group.kernel_block_size if hybrid else group.block_size) * batch.cp_size
@@ -102,10 +101,7 @@ def _spoil(source: Source, values: dict[str, list[int]], types: dict[str, str], 
         "positions": (limit, -1, limit - 1, limit + 1, 1 << 20),
         "query_start_loc": (0, values["query_start_loc"][-1] + 1, 1 << 20),
     }[name]
-    low, high = int(np.iinfo(types[name]).min), int(np.iinfo(types[name]).max)
-    options = [n for n in dict.fromkeys((*near, *GARBAGE)) if low <= n <= high]
-    last = len(values[name]) - 1
-    values[name][source.integer(0, last, near=(last,))] = source.choose(options, small=2)
+    spoil(source, values[name], types[name], near)
 
 
 def _refused(source: Source, *, hybrid: bool) -> Inputs:

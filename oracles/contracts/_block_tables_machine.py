@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oracles.arrays import Array, Inputs, Value, array
-from oracles.contracts._block_table_gather import DTYPES
+from oracles.contracts._garbage import draw_dtype
 from oracles.domain import Source
 
 Operation = tuple[Any, ...]
@@ -167,7 +167,7 @@ def domain(source: Source) -> Inputs:
         rows,
         capacities,
         next_id=source.choose(EDGES, small=1),
-        dtype=source.choose(DTYPES, small=1),
+        dtype=draw_dtype(source),
         moves=source.choose((True, False), weights=(2, 3), small=1),
         mistakes=source.choose((True, False), weights=(1, 2), small=1),
     )
