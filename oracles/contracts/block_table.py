@@ -5,7 +5,10 @@ from __future__ import annotations
 from oracles.contract import Contract, Input, Output
 from oracles.contracts import _block_table_gather as gather
 from oracles.contracts import _block_table_kernel as kernel
+from oracles.contracts import _block_table_relations as laws
 from oracles.contracts import _block_table_slots as slots
+from oracles.contracts import _kernel_table_relations as kernel_laws
+from oracles.contracts import _slot_relations as slot_laws
 from oracles.contracts import block_table_bindings as bindings
 
 INDEX = "int32 or int64"
@@ -57,6 +60,7 @@ CONTRACTS = (
         sketch=gather.sketch,
         optimized="optimized.block_table:gather_block_tables",
         runs="triton",
+        relations=laws.GATHER_RELATIONS,
         bindings=bindings.GATHER,
     ),
     Contract(
@@ -73,6 +77,7 @@ CONTRACTS = (
         sketch=slots.sketch,
         optimized="optimized.slot_mapping:slot_mapping",
         runs="triton",
+        relations=slot_laws.RELATIONS,
         bindings=bindings.SLOT_MAPPING,
     ),
     Contract(
@@ -92,6 +97,7 @@ CONTRACTS = (
         traits=kernel.traits,
         optimized="optimized.block_table:kernel_block_table",
         runs="triton",
+        relations=kernel_laws.RELATIONS,
         bindings=bindings.KERNEL_BLOCK_TABLE,
     ),
     Contract(
@@ -108,6 +114,7 @@ CONTRACTS = (
         sketch=slots.sketch,
         optimized="optimized.slot_mapping:slot_mapping_hybrid",
         runs="triton",
+        relations=slot_laws.HYBRID_RELATIONS,
         bindings=bindings.SLOT_MAPPING_HYBRID,
     ),
     Contract(
@@ -124,6 +131,7 @@ CONTRACTS = (
         sketch=gather.sketch,
         optimized="optimized.block_table:gather_block_tables_windowed",
         runs="triton",
+        relations=laws.WINDOWED_RELATIONS,
         bindings=bindings.GATHER_WINDOWED,
     ),
 )

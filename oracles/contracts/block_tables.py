@@ -11,6 +11,7 @@ from oracles.arrays import Array, Inputs
 from oracles.contract import Contract, Expected, Input, Output, Refused, Values
 from oracles.contracts import _block_tables_machine as machine
 from oracles.contracts import block_tables_bindings as bindings
+from oracles.contracts._block_tables_relations import RELATIONS
 from oracles.verdict import AddressMoved, WronglyAccepted, WronglyRefused, WrongShape
 from reference.block_table import BlockTables
 from reference.errors import ContractError
@@ -244,6 +245,7 @@ CONTRACTS = (
         call=exercise,
         optimized="optimized.block_tables:BlockTables",
         runs="triton",
+        relations=RELATIONS,
         bindings=bindings.CLASSES,
     ),
 )

@@ -1,0 +1,103 @@
+"""Contract 2.4, dcp_local_seq_lens: the inputs it is tried on, and what is special about them."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+
+from oracles.arrays import Array, Inputs, Value, array
+from oracles.contract import Expected, Values
+from oracles.contracts._batch_domain import Wanted, draw_batch
+from oracles.contracts._garbage import draw_dtype, draw_flavour, spoil
+from oracles.contracts._reference import answer
+from oracles.domain import Source
+from reference.sparse_indptr import dcp_local_seq_lens
+
+OUTPUTS = ("local_seq_lens",)
+SIZES = (1, 2, 3, 4, 8)
+INTERLEAVES = (1, 2, 3, 16, 64)
+SHAPES = ("vector", "matrix", "number", "cube")
+
+
+def domain(source: Source) -> Inputs:
+    """A step's lengths in one of several shapes; lengths that mean nothing; or an input that must be refused."""
+    flavour = draw_flavour(source)
+    if flavour == "refused":
+        return _refused(source)
+    lengths = draw_batch(source, Wanted(kinds=2 if flavour == "engine" else 1)).seq_lens
+    dtype, size = draw_dtype(source), source.choose(SIZES, small=3)
+    interleave = source.choose(INTERLEAVES, small=2)
+    if flavour == "garbage" and lengths:
+        spoil(source, lengths, dtype, near=(-1, -interleave, -size * interleave - 1))
+    shape = source.choose(SHAPES, weights=(8, 2, 2, 1), small=3)
+    source.event(f"shape: {shape}")
+    values = np.array(lengths, np.int64)
+    values = {
+        "vector": values,
+        "matrix": values.reshape(len(lengths), 1) + np.arange(2 if flavour == "engine" else 1),
+        "number": np.array(lengths[0] if lengths else 0, np.int64),
+        "cube": values.reshape(1, len(lengths), 1),
+    }[shape]
+    return {
+        "seq_lens": source.view(values, dtype, small=1),
+        "dcp_size": size,
+        "dcp_rank": source.choose((None, *range(size)), small=2),
+        "interleave": interleave,
+    }
+
+
+def _refused(source: Source) -> Inputs:
+    inputs: dict[str, Value] = {"seq_lens": array([5, 3], "int32"), "dcp_size": 2, "dcp_rank": 0, "interleave": 1}
+    wrong: dict[str, dict[str, Value]] = {
+        "no ranks": {"dcp_size": 0},
+        "rank past the ranks": {"dcp_rank": 2},
+        "negative rank": {"dcp_rank": -1},
+        "interleave 0": {"interleave": 0},
+        "negative interleave": {"interleave": -1},
+        "float lengths": {"seq_lens": array([5, 3], "float32")},
+        "int16 lengths": {"seq_lens": array([5, 3], "int16")},
+    }
+    fault = source.choose(tuple(wrong))
+    source.event(f"refused: {fault}")
+    return inputs | wrong[fault]
+
+
+def expected(inputs: Inputs) -> Expected:
+    """The specification's answer."""
+    return answer(dcp_local_seq_lens, OUTPUTS, inputs)
+
+
+def resample(inputs: Inputs) -> tuple[Inputs, ...]:
+    """Every length three longer, and all zero; each where that is another answer."""
+    lengths, first = cast(Array, inputs["seq_lens"]), expected(inputs)
+    if not isinstance(first, Values):
+        return ()
+    grown = np.minimum(lengths.data, np.iinfo(lengths.data.dtype).max - 3) + 3
+    others = [{**inputs, "seq_lens": lengths.with_values(v)} for v in (grown, np.zeros_like(lengths.data))]
+    return tuple(other for other in others if _local(expected(other)) != _local(first))
+
+
+def _local(expected: Expected) -> list[int] | None:
+    if not isinstance(expected, Values):
+        return None
+    return cast(list[int], np.asarray(expected.outputs["local_seq_lens"]).ravel().tolist())
+
+
+def traits(inputs: Inputs) -> frozenset[str]:
+    """What a fault may need: these names end up in buckets."""
+    lengths = cast(Array, inputs["seq_lens"])
+    found = {
+        "no_lengths": not lengths.data.size,
+        "number": lengths.data.ndim == 0,
+        "several_dimensions": lengths.data.ndim > 1,
+        "negative_length": bool((lengths.data < 0).any()),
+        "zero_length": bool((lengths.data == 0).any()),
+        "all_ranks": inputs["dcp_rank"] is None,
+        "ranks": cast(int, inputs["dcp_size"]) > 1,
+        "interleave": cast(int, inputs["interleave"]) > 1,
+        "huge_stride": lengths.reach > 1 << 31,
+        "strided": lengths.strides is not None and lengths.reach <= 1 << 31,
+        "sliced": bool(lengths.offset),
+    }
+    return frozenset(name for name, there in found.items() if there)
