@@ -271,9 +271,7 @@ def classes_traits(inputs: Inputs) -> frozenset[str]:
     if starts.data.ndim != 1 or lengths.data.ndim != 1 or not starts.data.size:
         return frozenset()
     queries = [end - begin for begin, end in pairwise(starts.data.tolist())]
-    speculating = (
-        bool(inputs["num_speculative_tokens"]) and isinstance(drafts, Array) and bool((drafts.data >= 0).any())
-    )
+    drafted = isinstance(drafts, Array) and bool((drafts.data >= 0).any())
     found = {
         "no_requests": not queries,
         "empty_query": 0 in queries,
