@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$|^## ", re.MULTILINE | re.DOTALL)
 EXIT = re.compile(r"\s+#(?: exit (\d+))?.*$")
-PAGES = ("judge-your-own-kernel.md", "ci.md", "writing-a-contract.md", "implementations.md")
+PAGES = ("judge-your-own-kernel.md", "ci.md", "writing-a-contract.md", "implementations.md", "batches.md")
 # The whole scope takes minutes; what a page shows is in a smaller one too.
 SMALL = "from oracles import domain, results; results.PROFILES['ci'] = results.Profile(domain.Scope(2, 2), 10)"
 TOOLS = {
