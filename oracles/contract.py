@@ -43,10 +43,14 @@ class Input:
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """One result, in the order in which an implementation returns it."""
+    """One result, in the order in which an implementation returns it.
+
+    ``view_of``: an input that it may share memory with, where the contract says that it may be a view.
+    """
 
     name: str
     doc: str
+    view_of: str | None = None
 
 
 @dataclass(frozen=True)
@@ -182,6 +186,10 @@ class Contract:
             found = "an array" if isinstance(value, Array) else repr(value)
             return f"{item.name} is {found}, but its role is {item.role}"
         return None
+
+    def is_view(self, output: str, of: str) -> bool:
+        """Whether an output (of several in a list, any) may be a view of that input."""
+        return any(item.name == output.split("[")[0] and item.view_of == of for item in self.outputs)
 
     def input(self, name: str) -> Input:
         """The declared input of that name."""

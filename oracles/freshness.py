@@ -18,7 +18,7 @@ from oracles.backends.base import Backend, Variation
 from oracles.call import Run, call, call_on, place
 from oracles.contract import Contract, Values
 from oracles.lines import line_of, traceback_of, with_line
-from oracles.memory import Memory, values_of
+from oracles.memory import Memory, Region, values_of
 from oracles.verdict import Failure, Stale, described, place_of
 
 
@@ -48,7 +48,7 @@ def freshness(contract: Contract, function: Callable[..., Any], backend: Backend
             alone = [call(contract, function, backend, other, variation) for other in (values, *others)]
             remembered = len(others) > 1 and bool(kept) and all(_same(run, kept[0][0]) for run in alone)
             return [failure] if remembered or _wrong(alone[0], expected, objects) is None else []
-        failure = _moved(kept)
+        failure = _moved(contract, kept)
         if failure is not None:
             return [failure]
         kept.append((run, f"call {step}"))
@@ -112,17 +112,22 @@ def _equal(got: Any, wanted: Any) -> bool:
     return isinstance(got, np.ndarray) and got.shape == wanted.shape and got.tobytes() == wanted.tobytes()
 
 
-def _moved(kept: list[tuple[Run, str]]) -> Failure | None:
+def _moved(contract: Contract, kept: list[tuple[Run, str]]) -> Failure | None:
     """Whether a result that was returned earlier still has its values."""
     for run, label in kept:
         outputs = flat(run.outputs)
         for name, tensor in run.tensors.items():
             region = run.memory.region_of(tensor)
-            if region is not None and region.writable and not region.allocated:
-                continue  # an in/out buffer, or a view of one: later calls are meant to change it
+            if region is not None and not region.allocated and _may_change(contract, name, region):
+                continue
             if run.memory.read(tensor).tobytes() != outputs[name].tobytes():
                 return Stale(place_of(name), f"the {name} returned by {label} was changed by a later call")
     return None
+
+
+def _may_change(contract: Contract, name: str, region: Region) -> bool:
+    """A view of an in/out buffer, which later calls are meant to change, or of an input where the contract says so."""
+    return region.writable or contract.is_view(name, region.public_name)
 
 
 def _short(value: Any) -> str:

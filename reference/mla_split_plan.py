@@ -113,17 +113,17 @@ def mla_split_plan(
     order of the tiles. What nobody reads is -1, and 0 in a work's last column.
 
     ``qo_indptr``, ``kv_indptr``
-        int32 or int64 ``[B + 1]``, in queries and KV entries; both begin with 0.
+        int32 or int64 ``[B + 1]`` on the host, in queries and KV entries; both begin with 0. How many tiles there are
+        follows from their values alone.
     ``kv_granularity``, ``q_tile``, ``num_splits``
         ints of at least 1: KV entries of a granule, the most queries of a tile, splits.
 
     Refused (:class:`ContractError`), in this order: a tensor that is not one-dimensional, or neither int32 nor int64;
     an ``int`` that is none or too small (a ``bool`` is no ``int``); ``qo_indptr`` without an element; ``kv_indptr`` of
-    another size.
+    another size; either of them that does not begin with 0, decreases, or passes 2**31 - 1.
 
-    No values are promised (:class:`OnlyMemorySafety`) where ``qo_indptr`` or ``kv_indptr`` does not begin with 0,
-    decreases, or passes 2**31 - 1; for more than 2**16 tiles, which only garbage has; and where int32 cannot hold the
-    place of a partial result.
+    No values are promised (:class:`OnlyMemorySafety`) for more than 2**16 tiles, which no batch has, and where int32
+    cannot hold the place of a partial result.
 
     Source of the definition: contracts.md, section 2.5, and upstream-facts.md, B.11.
 
@@ -187,7 +187,7 @@ def _rows(qo_indptr: Indptr, kv_indptr: Indptr, kv_granularity: int, q_tile: int
     for name, indptr in (("qo_indptr", qo_indptr), ("kv_indptr", kv_indptr)):
         values = indptr.tolist()
         if values[0] != 0 or min(query_lengths(values), default=0) < 0 or values[-1] > _INT32_MAX:
-            raise OnlyMemorySafety(f"{name} does not begin with 0, decreases, or passes int32: {values}")
+            raise ContractError(name, values, "it must begin with 0, not decrease, and fit int32")
     ranges = zip(pairwise(qo_indptr.tolist()), pairwise(kv_indptr.tolist()), strict=True)
     rows = [
         Row(number, queries, entries, max(1, ceil(size(queries), q_tile)))

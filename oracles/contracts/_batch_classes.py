@@ -30,7 +30,6 @@ CLASSES = (
     "has_initial_state",
     "prefill_query_start_loc",
 )
-KINDS = Wanted(kinds=5)
 FLAGS = (False, True)
 
 
@@ -48,7 +47,7 @@ def split_domain(source: Source) -> Inputs:
     """A step's starts and what its requests are doing; or an input that must be refused."""
     if source.choose(FLAGS, weights=(9, 2)):
         return _split_refused(source)
-    batch = draw_batch(source, Wanted(kinds=5, walked=frozenset({"padding"})))
+    batch = draw_batch(source, Wanted(kinds=3))
     prefilling: list[int] = _padded(batch, [int(request.is_prefilling) for request in batch.requests])
     short = source.choose((True, False))
     known = not short or source.choose(FLAGS, small=1)

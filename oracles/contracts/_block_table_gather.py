@@ -13,6 +13,7 @@ from oracles.contracts._batch import Batch
 from oracles.contracts._batch_domain import Wanted, draw_batch
 from oracles.contracts._garbage import draw_dtype, draw_flavour, garbage, spoil
 from oracles.contracts._reference import answer
+from oracles.contracts._table_layouts import columns_apart, draw_views
 from oracles.contracts._timeline import table_rows
 from oracles.domain import Source
 from reference.block_table import gather_block_tables, gather_block_tables_windowed
@@ -51,16 +52,17 @@ def from_batch(source: Source, batch: Batch, *, windowed: bool, spoiled: bool) -
         _spoil(source, rows, dtype, counts, wide, computed if windowed else [])
     tables = [batch.block_table(group) for group in groups]
     out = [left_behind(batch.num_reqs_padded, group.columns) for group in batch.groups]
+    view = draw_views(source)
     inputs: dict[str, Value] = {
-        "block_tables": tuple(source.view(table, "int32", small=1) for table in tables),
-        "num_blocks": source.view(counts, wide, small=1),
+        "block_tables": tuple(view(table, "int32") for table in tables),
+        "num_blocks": view(counts, wide),
         "idx_mapping": source.view(rows, dtype, small=1),
     }
     if windowed:
         inputs["num_computed_tokens"] = source.view(computed, wide, small=1)
         inputs["window_reach"] = tuple(group.window_reach for group in batch.groups)
         inputs["block_sizes"] = tuple(group.block_size for group in batch.groups)
-    inputs["out"] = tuple(source.view(table, "int32", small=1) for table in out)
+    inputs["out"] = tuple(view(table, "int32") for table in out)
     return inputs
 
 
@@ -186,6 +188,7 @@ def traits(inputs: Inputs) -> frozenset[str]:
         "huge_stride": any(item.reach > 1 << 31 for item in arrays),
         "strided": any(item.strides is not None and item.reach <= 1 << 31 for item in arrays),
         "sliced": any(item.offset for item in arrays),
+        "columns_apart": any(map(columns_apart, arrays)),
         **_window_traits(inputs),
     }
     return frozenset(name for name, there in found.items() if there)

@@ -11,6 +11,7 @@ from oracles.contract import Expected, Values
 from oracles.contracts._batch_domain import Wanted, draw_batch
 from oracles.contracts._garbage import draw_flavour
 from oracles.contracts._reference import answer
+from oracles.contracts._table_layouts import columns_apart, draw_views
 from oracles.domain import Source
 from reference.block_table import kernel_block_table
 
@@ -42,7 +43,7 @@ def domain(source: Source) -> Inputs:
         table = table[: MOST_ELEMENTS // max(table.shape[1] * parts, 1)]
         table = np.where(table > most, most - table % 7, table).astype(np.int32)
     return {
-        "block_table": source.view(table, "int32", small=1),
+        "block_table": draw_views(source)(table, "int32"),
         "blocks_per_kernel_block": parts,
         "stride": parts + gap,
     }
@@ -102,5 +103,6 @@ def traits(inputs: Inputs) -> frozenset[str]:
         "huge_stride": table.reach > 1 << 31,
         "strided": table.strides is not None and table.reach <= 1 << 31,
         "sliced": bool(table.offset),
+        "columns_apart": columns_apart(table),
     }
     return frozenset(name for name, there in found.items() if there)

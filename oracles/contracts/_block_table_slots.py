@@ -13,8 +13,9 @@ from oracles.arrays import Array, Inputs, Value, array
 from oracles.contract import Expected, Values
 from oracles.contracts._batch import Batch, Table
 from oracles.contracts._batch_domain import MOST_IDS, Wanted, draw_batch
-from oracles.contracts._garbage import draw_dtype, draw_flavour, spoil
+from oracles.contracts._garbage import draw_dtype, draw_flavour, garbage, spoil
 from oracles.contracts._reference import answer
+from oracles.contracts._table_layouts import columns_apart, draw_views
 from oracles.contracts._timeline import Row, timeline
 from oracles.domain import Source
 from reference.slot_mapping import slot_mapping, slot_mapping_hybrid
@@ -22,6 +23,8 @@ from reference.slot_mapping import slot_mapping, slot_mapping_hybrid
 OUTPUTS = ("slot_mapping",)
 ENGINE = Wanted(cp=True, walked=frozenset({"slots", "cp"}))
 SPOILED = Wanted(cp=True, kinds=1)
+WEIGHTS = {"positions": 4, "idx_mapping": 3, "query_start_loc": 2, "block_table": 2}
+"""How often an input is what holds numbers that mean nothing."""
 
 
 def domain(source: Source) -> Inputs:
@@ -39,10 +42,10 @@ def _drawn(source: Source, *, hybrid: bool) -> Inputs:
     if flavour == "refused":
         return _refused(source, hybrid=hybrid)
     batch = draw_batch(source, ENGINE if flavour == "engine" else SPOILED)
-    return from_batch(source, batch, hybrid=hybrid, garbage=flavour == "garbage")
+    return from_batch(source, batch, hybrid=hybrid, spoiled=flavour == "garbage")
 
 
-def from_batch(source: Source, batch: Batch, *, hybrid: bool, garbage: bool) -> Inputs:
+def from_batch(source: Source, batch: Batch, *, hybrid: bool, spoiled: bool) -> Inputs:
     """The tensors of a step. Positions behind its tokens, and the whole buffer, hold what an earlier step left."""
     padding = batch.num_tokens_padded - batch.num_tokens
     starts, rows = batch.query_start_loc, list(batch.idx_mapping)
@@ -53,13 +56,13 @@ def from_batch(source: Source, batch: Batch, *, hybrid: bool, garbage: bool) -> 
         source.event("rows: without the first ones")
         starts, rows = starts[len(rows) // 2 :], rows[len(rows) // 2 :]
     types = {name: draw_dtype(source) for name in ("idx_mapping", "query_start_loc", "positions")}
-    group = batch.groups[0]
-    if garbage:
+    group, table = batch.groups[0], _table(batch, hybrid=hybrid)
+    if spoiled:
         limit = group.columns * (group.kernel_block_size if hybrid else group.block_size) * batch.cp_size
-        _spoil(source, {"idx_mapping": rows, "query_start_loc": starts, "positions": positions}, types, limit, batch)
+        _spoil(source, {"idx_mapping": rows, "query_start_loc": starts, "positions": positions}, types, limit, table)
     capacity = len(positions) + source.integer(0, 70, near=(0, 1, 64), small=1)
     inputs: dict[str, Value] = {
-        "block_table": source.view(_table(batch, hybrid=hybrid), "int32", small=1),
+        "block_table": draw_views(source)(table, "int32"),
         "idx_mapping": source.view(rows, types["idx_mapping"], small=1),
         "query_start_loc": source.view(starts, types["query_start_loc"], small=1),
         "positions": source.view(positions, types["positions"], small=1),
@@ -91,17 +94,27 @@ def _table(batch: Batch, *, hybrid: bool) -> Table:
     return expanded.reshape(table.shape[0], table.shape[1] * parts)
 
 
-def _spoil(source: Source, values: dict[str, list[int]], types: dict[str, str], limit: int, batch: Batch) -> None:
-    """One number that means nothing: a request, a position, or a start."""
+def _spoil(source: Source, values: dict[str, list[int]], types: dict[str, str], limit: int, table: Table) -> None:
+    """One number that means nothing: a request, a position, a start, or all blocks of a request."""
     names = [name for name in ("positions", "idx_mapping", "query_start_loc") if values[name]]
-    name = source.choose(names, weights=(3, 3, 2)[: len(names)])
+    names += ["block_table"] if table.size and values["idx_mapping"] else []
+    name = source.choose(names, weights=[WEIGHTS[name] for name in names], small=3)
     source.event(f"garbage: {name}")
+    if name == "block_table":
+        table[source.choose(values["idx_mapping"], small=1)] = garbage(source, "int32")
+        return
     near = {
-        "idx_mapping": (-1, batch.max_num_reqs),
+        "idx_mapping": (-1, table.shape[0]),
         "positions": (limit, -1, limit - 1, limit + 1, 1 << 20),
         "query_start_loc": (0, values["query_start_loc"][-1] + 1, 1 << 20),
     }[name]
-    spoil(source, values[name], types[name], near)
+    # Positions behind the last row's tokens are never looked at by most implementations.
+    stop = (
+        source.choose((values["query_start_loc"][-1], None), weights=(3, 1), small=1) if name == "positions" else None
+    )
+    some = values[name][:stop] or values[name]
+    spoil(source, some, types[name], near)
+    values[name][: len(some)] = some
 
 
 def _refused(source: Source, *, hybrid: bool) -> Inputs:
@@ -213,6 +226,7 @@ def traits(inputs: Inputs) -> frozenset[str]:
         "huge_stride": any(item.reach > 1 << 31 for item in arrays),
         "strided": any(item.strides is not None and item.reach <= 1 << 31 for item in arrays),
         "sliced": any(item.offset for item in arrays),
+        "columns_apart": columns_apart(table),
     }
     return frozenset(name for name, there in found.items() if there)
 

@@ -11,13 +11,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oracles.arrays import Array, Inputs, Value, array
-from oracles.contracts._garbage import draw_dtype
+from oracles.contracts._garbage import draw_dtype, garbage
 from oracles.domain import Source
 
 Operation = tuple[Any, ...]
 
 MOST_STEPS = (12, 60)
 """Operations of a case, mostly up to the first."""
+
+MOST_ROWS = 40
+"""Rows of all groups together, unless one group has more: the interpreter takes 20 ms for each in every gather."""
 
 MOST_IDS = 4
 """Blocks of one group that one append brings, but for a full row."""
@@ -116,7 +119,7 @@ class Machine:
         count = self.source.integer(0, self.rows, near=(self.rows,), small=2)
         rows = [self.request() for _ in range(min(count, 6))] + list(range(self.rows))[: max(count - 6, 0)]
         if rows and self.source.pick(2, weights=(5, 1), small=1):
-            rows[-1] = self.source.choose((-1, self.rows, (1 << 31) - 1, -(1 << 31)), small=1)
+            rows[-1] = garbage(self.source, self.dtype, near=(-1, self.rows))
         return self._gather(rows, len(rows) + self.source.integer(0, self.rows - len(rows), near=(0, 1), small=1))
 
     def _gather(self, rows: list[int], padded: int) -> Operation:
@@ -143,8 +146,12 @@ class Machine:
             ("move", 0, self.rows),
             ("move", -1, 0),
             ("swap", self.rows, 0),
+            # Of a gather: how many rows of the batch, and with padding.
+            ("gather", 1, 0),
+            ("gather", 0, self.rows + 1),
         )
-        return source.choose(wrong, weights=(6,) + (1,) * (len(wrong) - 1), small=1)
+        chosen = source.choose(wrong, weights=(6,) + (1,) * (len(wrong) - 1), small=1)
+        return self._gather([0] * chosen[1], chosen[2]) if chosen[0] == "gather" else chosen
 
     def finish(self) -> None:
         """Apply, and look at every row."""
@@ -157,7 +164,9 @@ def domain(source: Source) -> Inputs:
         return _refused(source)
     rows = source.choose((2, 1, 3, 4, 5, 33, 70), weights=(4, 2, 4, 4, 4, 1, 1), small=1)
     groups = (
-        0 if source.choose((False, True), weights=(20, 1), small=1) else source.integer(1, 20, near=(2, 3), small=1)
+        0
+        if source.pick(2, weights=(20, 1), small=1)
+        else source.integer(1, max(MOST_ROWS // rows, 1), near=(2, 3), small=1)
     )
     capacities = tuple(source.choose((2, 3, 4, 1, 0, 130), small=1) for _ in range(min(groups, 2)))
     capacities += (3,) * (groups - len(capacities))

@@ -131,9 +131,17 @@ def _swapped_back_and_forth(inputs: Inputs) -> Inputs:
     return _with(inputs, (new for old in _operations(inputs) for new in (old, *idle)))
 
 
-def _without_refused(inputs: Inputs) -> Inputs:
+def _refused_elsewhere(inputs: Inputs) -> Inputs:
+    """The same life without the operations that are refused, and with others that are, one behind every operation."""
+    request, groups = _requests(inputs)[-1], _capacities(inputs)
+    # The first groups may have room: whoever writes group by group has changed them when the last one has none.
+    over = (
+        ("append", request, (*((1,) for _ in groups[:-1]), (1,) * (groups[-1] + 1)), False)
+        if groups
+        else ("swap", -1, 0)
+    )
     pairs = zip(_operations(inputs), _accepted(inputs), strict=True)
-    return _with(inputs, (operation for operation, accepted in pairs if accepted))
+    return _with(inputs, (new for old, accepted in pairs if accepted for new in (old, over)))
 
 
 def _looking_changes_nothing(function: Function, inputs: Inputs) -> str | None:
@@ -322,9 +330,9 @@ RELATIONS: tuple[Relation, ...] = (
     ),
     _life(
         "refused_operations_change_nothing",
-        "A life without the operations that are refused shows the same.",
-        "without refused operations",
-        _without_refused,
+        "A life without the operations that are refused, and with others that are, shows the same.",
+        "with other refused operations",
+        _refused_elsewhere,
     ),
     relation(
         "looking_changes_nothing",

@@ -25,12 +25,12 @@ def domain(source: Source) -> Inputs:
     flavour = draw_flavour(source)
     if flavour == "refused":
         return _refused(source)
-    lengths = draw_batch(source, Wanted(kinds=2 if flavour == "engine" else 1)).seq_lens
-    dtype, size = draw_dtype(source), source.choose(SIZES, small=3)
-    interleave = source.choose(INTERLEAVES, small=2)
+    lengths = draw_batch(source, Wanted(kinds=1)).seq_lens
+    dtype, size = draw_dtype(source), source.choose(SIZES, small=2)
+    interleave = source.choose(INTERLEAVES, small=2 if flavour == "engine" else 1)
     if flavour == "garbage" and lengths:
         spoil(source, lengths, dtype, near=(-1, -interleave, -size * interleave - 1))
-    shape = source.choose(SHAPES, weights=(8, 2, 2, 1), small=3)
+    shape = source.choose(SHAPES, weights=(8, 2, 2, 1), small=3 if flavour == "engine" else 1)
     source.event(f"shape: {shape}")
     values = np.array(lengths, np.int64)
     values = {

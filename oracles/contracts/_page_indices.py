@@ -33,7 +33,7 @@ def sparse_domain(source: Source) -> Inputs:
         return _sparse_refused(source)
     batch = _legal_ids(draw_batch(source, Wanted(kinds=2 if flavour == "engine" else 1)), 1 << 20)
     width, size = source.choose(WIDTHS, small=2), batch.groups[0].block_size
-    gap = source.integer(0, 4_096, near=(0, 0, 1, size), small=2)
+    gap = source.integer(0, 4_096, near=(0, 0, 1, size), small=1)
     rows, tokens = _top_tokens(source, batch, width)
     lengths = _row_lengths(source, tokens, width)
     starts = list(accumulate(lengths, initial=source.integer(0, 9, near=(0, 0, 0, 1), small=1)))
@@ -69,7 +69,7 @@ def _top_tokens(source: Source, batch: Batch, width: int) -> tuple[list[int], np
         length = batch.requests[row].seq_len
         for column in range(min(width, length)):
             tokens[query, column] = (length - 1 - column * step) % length
-    if tokens.size and source.choose((False, True), weights=(2, 1), small=2):
+    if tokens.size and source.choose((False, True), weights=(2, 1), small=1):
         source.event("top-k: holes")
         tokens.flat[:: source.integer(2, 5, small=1)] = -1
     return rows, tokens
@@ -193,7 +193,7 @@ def dense_domain(source: Source) -> Inputs:
     flavour = draw_flavour(source)
     if flavour == "refused":
         return _dense_refused(source)
-    walked = frozenset({"padding", "blocks"})
+    walked = frozenset({"padding"})
     batch = _legal_ids(draw_batch(source, Wanted(walked=walked, kinds=2 if flavour == "engine" else 1)), 1 << 10)
     size = batch.groups[0].kernel_block_size
     parts = batch.groups[0].block_size // size

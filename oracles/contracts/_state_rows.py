@@ -25,9 +25,9 @@ def columns_domain(source: Source) -> Inputs:
     flavour = draw_flavour(source)
     if flavour == "refused":
         return _columns_refused(source)
-    walked = frozenset({"tails", "padding"})
+    walked = frozenset({"tails"})
     batch = draw_batch(source, Wanted(walked=walked, kinds=2 if flavour == "engine" else 1))
-    mode = source.choose(MODES)
+    mode = source.choose(MODES, small=3 if flavour == "engine" else 2)
     blocks = source.choose(SPECULATIVE, small=2)
     lengths = [*batch.seq_lens, *[0] * (batch.num_reqs_padded - len(batch.requests))]
     if source.choose((True, False), weights=(2, 1), small=1):
@@ -136,7 +136,7 @@ def staging_domain(source: Source) -> Inputs:
     batch = draw_batch(source, Wanted(walked=frozenset({"padding"}), kinds=2 if flavour == "engine" else 1))
     blocks = source.choose(SPECULATIVE, small=2)
     rows = len(batch.requests)
-    capacity = batch.num_reqs_padded + source.integer(0, 30, near=(0, 1), small=2)
+    capacity = batch.num_reqs_padded + source.integer(0, 30, near=(0, 1), small=1)
     starts, accepted = list(batch.query_start_loc), [1 + row % (blocks + 1) for row in range(rows)]
     types = [draw_dtype(source), draw_dtype(source)]
     if flavour == "garbage":
@@ -147,7 +147,9 @@ def staging_domain(source: Source) -> Inputs:
         "query_start_loc": source.view(starts, types[0], small=1),
         "num_accepted_tokens": source.view(accepted, types[1], small=1),
         "batch_size": batch.num_reqs_padded,
-        "state_buffer": source.view(np.arange(capacity * (1 + blocks)).reshape(capacity, -1) + 900, "int32", small=1),
+        "state_buffer": source.view(
+            np.arange(capacity * (1 + blocks)).reshape(capacity, 1 + blocks) + 900, "int32", small=1
+        ),
         "query_start_loc_buffer": source.view(np.arange(capacity + 1) * 3 + 500, "int32", small=1),
         "num_accepted_buffer": source.view(np.arange(capacity) + 70, "int32", small=1),
     }

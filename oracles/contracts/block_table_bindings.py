@@ -305,24 +305,6 @@ def _kernel_table(names: Mapping[str, Any]) -> Callable[..., Any]:
     return kernel_block_table
 
 
-def _tables_of(inputs: Inputs, *names: str) -> list[Array]:
-    found: list[Array] = []
-    for name in names:
-        value = inputs[name]
-        found += [item for item in (value if isinstance(value, tuple) else (value,)) if isinstance(item, Array)]
-    return [item for item in found if item.data.ndim == 2]
-
-
-def rows_apart(inputs: Inputs) -> bool:
-    """A table whose rows do not lie side by side; one without columns is taken for it, as its row stride is 1."""
-    return any(not _dense(table) for table in _tables_of(inputs, "block_tables"))
-
-
-def _dense(table: Array) -> bool:
-    across, along = table.layout
-    return across == table.shape[1] and (along == 1 or table.shape[1] == 1)
-
-
 def id_outside_the_table(inputs: Inputs) -> bool:
     """A request id that is no row of the table."""
     table, ids = inputs["block_table"], inputs["idx_mapping"]
@@ -342,11 +324,6 @@ def one_kernel_block_a_block(inputs: Inputs) -> bool:
     return inputs["blocks_per_kernel_block"] == 1
 
 
-ROWS_SIDE_BY_SIDE = Narrowing(
-    clause="the rows of tables lie side by side",
-    source='_gather_block_tables_kernel: "stride equals max_num_blocks for this group"',
-    excludes=rows_apart,
-)
 OWN_ROWS = Narrowing(
     clause="a row is a batch row: there are no request ids outside the table",
     source='ComputeSlotMappingKernel.kernel: block_table_ptr is "[max_num_reqs, max_num_blocks_per_req]"',
@@ -404,14 +381,14 @@ def _older(adapt: Callable[[Mapping[str, Any]], Callable[..., Any]], narrowings:
     )
 
 
-GATHER = (_newer(GATHER_METHOD, GATHER_METHOD, _gather, GATHER_ARGUMENTS, (ROWS_SIDE_BY_SIDE,)),)
+GATHER = (_newer(GATHER_METHOD, GATHER_METHOD, _gather, GATHER_ARGUMENTS, ()),)
 GATHER_WINDOWED = (
     _newer(
         GATHER_METHOD,
         GATHER_METHOD,
         _gather_windowed,
         (*GATHER_ARGUMENTS, "num_computed_tokens"),
-        (ROWS_SIDE_BY_SIDE,),
+        (),
     ),
 )
 SLOT_MAPPING = (

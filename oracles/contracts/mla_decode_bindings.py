@@ -21,8 +21,8 @@ BUILD = "AiterMLAMetadataBuilder._build_decode"
 UNIFORM = "AiterMLAMetadataBuilder._uniform_padded_mtp_qo_len"
 VARLEN = "AiterMLAMetadataBuilder._fill_varlen_rows"
 
-FEW_HEADS = 8
-"""Query heads of a rank for which the builder takes the kernels that are told the least length."""
+HEADS = 16
+"""Query heads of a rank. With fewer, newer releases wait for the device to tell its kernels the least length."""
 
 
 class _NoLaunch:
@@ -36,14 +36,10 @@ class _NoLaunch:
 STUBS: Mapping[str, Any] = {
     "aiter:get_mla_metadata_v1": lambda *arguments, **options: None,
     f"{MODULE}:AiterMLADecodeMetadata": SimpleNamespace,
+    "vllm.v1.kv_cache_interface:is_quantized_kv_cache": lambda name: name != "auto",
 }
-# As on a chip that has those kernels; page indices are contract 2.3's.
-LAYOUT_STUBS: Mapping[str, Any] = {
-    **STUBS,
-    f"{MODULE}:_expand_page_indices_kernel": _NoLaunch(),
-    f"{MODULE}:_gluon_mla_decode_supported": lambda: True,
-    f"{MODULE}:_aiter_mla_small_head_mode": lambda: "gluon",
-}
+# Page indices are contract 2.3's.
+LAYOUT_STUBS: Mapping[str, Any] = {**STUBS, f"{MODULE}:_expand_page_indices_kernel": _NoLaunch()}
 
 
 class _Graphs:
@@ -57,7 +53,7 @@ class _Graphs:
         return self._full
 
 
-def _builder(names: Mapping[str, Any], rows: int, device: Any, *, full_graph: bool, heads: int, **more: Any) -> Any:
+def _builder(names: Mapping[str, Any], rows: int, device: Any, *, full_graph: bool, **more: Any) -> Any:
     """What the constructor sets, for this many rows at most."""
     import torch
 
@@ -70,9 +66,9 @@ def _builder(names: Mapping[str, Any], rows: int, device: Any, *, full_graph: bo
             paged_kv_indptr=torch.zeros(rows + 1, **counts),
             qo_indptr=torch.zeros(rows + 1, **counts),
             _graph_seq_lens=torch.zeros(rows, **counts) if full_graph else None,
-            num_heads=heads,
-            _decode_num_heads=heads,
-            _num_attention_heads=heads,
+            num_heads=HEADS,
+            _decode_num_heads=HEADS,
+            _num_attention_heads=HEADS,
             _kv_cache_dtype_str="auto",
             _kv_cache_bytes=None,
             decode_attn_out_dtype=None,
@@ -117,7 +113,6 @@ def _dense(names: Mapping[str, Any]) -> Callable[..., Any]:
             rows,
             seq_lens.device,
             full_graph=True,
-            heads=16,
             kernel_block_size=kernel_block_size,
             paged_kv_indices=paged_kv_indices,
         )
@@ -144,7 +139,7 @@ def _layout(names: Mapping[str, Any]) -> Callable[..., Any]:
         varlen_width: int,
         full_graph: bool,
     ) -> tuple[Any, ...]:
-        """A step on a rank of few heads. What the record shares with the batch is copied, and lengths are int32.
+        """A decode step. What the record shares with the batch is copied, and lengths are int32.
 
         Refused with ``Unsupported``: rows of a fixed width in a release that has none.
         """
@@ -159,7 +154,6 @@ def _layout(names: Mapping[str, Any]) -> Callable[..., Any]:
             rows,
             device,
             full_graph=full_graph,
-            heads=FEW_HEADS,
             kernel_block_size=1,
             paged_kv_indices=nothing,
         )

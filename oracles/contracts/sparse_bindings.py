@@ -3,7 +3,7 @@
 The two of dense MLA, 2.3 and 2.6, are in :mod:`oracles.contracts.mla_decode_bindings`.
 
 vLLM's ``fit_kpool_indices_to_aiter`` has no binding: it narrows rows of top-k tokens to AITER's width and answers to
-none of these contracts. A relation of 2.2 can hold it: what it drops is never a token that the shorter row has room for.
+none of these contracts. A relation of 2.2 can hold it: what it drops is no token that the shorter row has room for.
 """
 
 from __future__ import annotations
@@ -219,8 +219,8 @@ def _split_plan(names: Mapping[str, Any]) -> Callable[..., Any]:
     ) -> tuple[Any, ...]:
         """AITER's plan for attention that is not causal, with the number of heads whose query tile is known.
 
-        Refused with ``Unsupported``: another tile, splits that are no multiple of the rows or more than the device has
-        compute units, a granularity that is no power of two.
+        Refused with ``Unsupported``: another tile, splits that are no multiple of the rows or more than the device has,
+        a granularity that is no power of two.
         """
         import torch
 
@@ -231,34 +231,20 @@ def _split_plan(names: Mapping[str, Any]) -> Callable[..., Any]:
             raise Unsupported(f"{PLAN} is told how many splits a row has, of at least one row")
         if kv_granularity & (kv_granularity - 1):
             raise Unsupported(f"{PLAN} asserts that kv_granularity is a power of two")
-        device, per_row = qo_indptr.device, num_splits // rows
-        shapes = info(
-            rows, q_tile, HEADS, torch.bfloat16, torch.bfloat16, is_sparse=False, max_split_per_batch=per_row
-        )
-        made = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in shapes]
-        pointers, work_indptr, works, reduce_indptr, final_map, partial_map = made
-        if num_splits >= work_indptr.shape[0]:
-            raise Unsupported(f"the device has {work_indptr.shape[0] - 1} splits")
+        per_row, dtypes = num_splits // rows, (torch.bfloat16, torch.bfloat16)
+        shapes = info(rows, q_tile, HEADS, *dtypes, is_sparse=False, max_split_per_batch=per_row)
+        # The plan is made on the device, of what the contract has on the host; that the host waits is the adapter's.
+        device = torch.device("cuda")
         with setting_up(device):
-            last_pages = torch.ones(rows, dtype=torch.int32, device=device)
-        plan(
-            _as_int32(qo_indptr).contiguous(),
-            _as_int32(kv_indptr).contiguous(),
-            last_pages,
-            HEADS,
-            1,
-            False,
-            pointers,
-            works,
-            work_indptr,
-            reduce_indptr,
-            final_map,
-            partial_map,
-            page_size=1,
-            kv_granularity=kv_granularity,
-            max_split_per_batch=per_row,
-        )
-        return work_indptr[: num_splits + 1], works, reduce_indptr, final_map, partial_map
+            given = [_as_int32(item).contiguous().to(device) for item in (qo_indptr, kv_indptr)]
+            given.append(torch.ones(rows, dtype=torch.int32, device=device))
+            pointers, *made = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in shapes]
+            work_indptr, works, *reductions = made
+            if num_splits >= work_indptr.shape[0]:
+                raise Unsupported(f"the device has {work_indptr.shape[0] - 1} splits")
+            options = {"page_size": 1, "kv_granularity": kv_granularity, "max_split_per_batch": per_row}
+            plan(*given, HEADS, 1, False, pointers, works, work_indptr, *reductions, **options)
+            return tuple(item.cpu() for item in (work_indptr[: num_splits + 1], works, *reductions))
 
     return mla_split_plan
 
