@@ -23,6 +23,7 @@ class Profile:
 
 
 PROFILES = {
+    "smoke": Profile(Scope(1, 2), 30),
     "ci": Profile(Scope(2, 2), 200),
     "dev": Profile(Scope(3, 3), 1000),
     "nightly": Profile(Scope(4, 3), 10_000),

@@ -33,7 +33,7 @@ def domain(source: Source) -> Inputs:
     if layout == "uniform":
         # A graph's rows have one number of queries; often enough one row differs, and the layout is the plain one.
         queries = [width] * len(queries)
-        if queries and source.choose((False, True), weights=(4, 1), small=1):
+        if queries and source.pick(2, weights=(4, 1), small=1):
             queries[source.integer(0, len(queries) - 1)] = source.integer(0, 9)
     queries += [0] * padding
     lengths = [request.computed + query for request, query in zip(batch.requests, queries, strict=False)]
