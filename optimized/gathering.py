@@ -1,0 +1,216 @@
+"""The launch that gathers the block tables of a batch for all KV-cache groups.
+
+Where the tables of the groups lie is part of the arguments of a launch, so that nothing is copied to the device first,
+and a captured graph depends on no memory but the caller's. Their addresses are arguments of their own, because Triton
+would compile again for another alignment of one in a tuple; their other numbers travel in tuples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from optimized.launching import device_of, programs_each, step_of
+from optimized.tuple_arguments import even, filled, odd
+
+_INT64_MAX = 2**63 - 1
+_FEW, _MANY = 8, 32  # groups of a launch
+
+# Of the kernels.
+_TILE = tl.constexpr(256)
+_HALF = tl.constexpr(32)  # bits of the lower part of a number that travels in two
+
+# Every runtime argument but the tuples: a count, a stride, an address, its alignment never make Triton compile again.
+_ARGUMENTS = ["num_blocks", "group_stride", "count_stride", "idx_mapping", "idx_stride", "num_computed_tokens"]
+_ARGUMENTS += ["computed_stride", "num_rows", "num_requests"]
+_FEW_ARGUMENTS = [f"{name}{group}" for name in ("table", "out") for group in range(_FEW)] + _ARGUMENTS
+_MANY_ARGUMENTS = [f"{name}{group}" for name in "to" for group in range(_MANY)] + _ARGUMENTS
+
+
+class _Group(NamedTuple):
+    """What a launch is told of one group besides where its tables are."""
+
+    table_row_stride: int
+    table_column_stride: int
+    out_row_stride: int
+    out_column_stride: int
+    num_columns: int
+
+
+class Window(NamedTuple):
+    """A group's sliding window. Any 63 bits are legal in a reach and a block size, so each travels in two parts."""
+
+    high_reach: int
+    low_reach: int
+    high_size: int
+    low_size: int
+
+
+def gather(
+    block_tables: Sequence[torch.Tensor],
+    num_blocks: torch.Tensor,
+    idx_mapping: torch.Tensor,
+    out: Sequence[torch.Tensor],
+    num_computed_tokens: torch.Tensor | None = None,
+    windows: Sequence[Window] = (),
+) -> None:
+    """Launch it, with sliding windows where there are any. Nothing is checked here; ``G = 0`` and no rows are legal."""
+    if not any(rows.numel() for rows in out):
+        return
+    num_rows, num_groups = out[0].shape[0], len(out)
+    kernel, size = (_gather_few_kernel, _FEW) if num_groups <= _FEW else (_gather_many_kernel, _MANY)
+    requests = idx_mapping, step_of(idx_mapping, 0)
+    computed = (None, 0) if num_computed_tokens is None else (num_computed_tokens, step_of(num_computed_tokens, 0))
+    counts = step_of(num_blocks, 0), step_of(num_blocks, 1)
+    for first in range(0, num_groups, size):
+        some = slice(first, first + size)
+        groups = [_group(table, rows) for table, rows in zip(block_tables[some], out[some], strict=True)]
+        widest = max(rows.shape[1] for rows in out[some])
+        grid = num_rows, programs_each(num_rows * len(groups), widest, _TILE.value), len(groups)
+        with device_of(num_blocks):
+            kernel[grid](
+                *filled(block_tables[some], size),
+                *filled(out[some], size),
+                filled([_Group(*map(odd, group)) for group in groups], size),
+                filled([Window(*map(odd, window)) for window in windows[some]], size) if windows else None,
+                num_blocks[some],
+                *counts,
+                *requests,
+                *computed,
+                idx_mapping.numel(),
+                num_blocks.shape[1],
+                num_warps=1,
+            )
+
+
+def _group(table: torch.Tensor, rows: torch.Tensor) -> _Group:
+    return _Group(step_of(table, 0), step_of(table, 1), step_of(rows, 0), step_of(rows, 1), rows.shape[1])
+
+
+def window_of(reach: int, block_size: int) -> Window:
+    """A window of ``reach`` tokens, and blocks of so many: ints of at least 0 and 1, of any size."""
+    # No count of tokens is larger, so with less nothing is left behind either.
+    parts = (divmod(min(number, _INT64_MAX), 1 << _HALF.value) for number in (reach, block_size))
+    (high_reach, low_reach), (high_size, low_size) = parts
+    return Window(high_reach, low_reach, high_size, low_size)
+
+
+# fmt: off
+@triton.jit(do_not_specialize=_FEW_ARGUMENTS, do_not_specialize_on_alignment=_FEW_ARGUMENTS)
+def _gather_few_kernel(
+    table0, table1, table2, table3, table4, table5, table6, table7,
+    out0, out1, out2, out3, out4, out5, out6, out7,
+    groups, windows,
+    num_blocks, group_stride: tl.int64, count_stride: tl.int64,
+    idx_mapping, idx_stride: tl.int64,
+    num_computed_tokens, computed_stride: tl.int64,
+    num_rows: tl.int64, num_requests: tl.int64,
+):
+    tables = table0, table1, table2, table3, table4, table5, table6, table7
+    outs = out0, out1, out2, out3, out4, out5, out6, out7
+    counts = num_blocks, group_stride, count_stride
+    computed = num_computed_tokens, computed_stride
+    _gather_row(tables, outs, groups, windows, counts, idx_mapping, idx_stride, computed, num_rows, num_requests)
+
+
+@triton.jit(do_not_specialize=_MANY_ARGUMENTS, do_not_specialize_on_alignment=_MANY_ARGUMENTS)
+def _gather_many_kernel(
+    t0, t1, t2, t3, t4, t5, t6, t7, t8, t9, t10, t11, t12, t13, t14, t15,
+    t16, t17, t18, t19, t20, t21, t22, t23, t24, t25, t26, t27, t28, t29, t30, t31,
+    o0, o1, o2, o3, o4, o5, o6, o7, o8, o9, o10, o11, o12, o13, o14, o15,
+    o16, o17, o18, o19, o20, o21, o22, o23, o24, o25, o26, o27, o28, o29, o30, o31,
+    groups, windows,
+    num_blocks, group_stride: tl.int64, count_stride: tl.int64,
+    idx_mapping, idx_stride: tl.int64,
+    num_computed_tokens, computed_stride: tl.int64,
+    num_rows: tl.int64, num_requests: tl.int64,
+):
+    tables = (
+        t0, t1, t2, t3, t4, t5, t6, t7, t8, t9, t10, t11, t12, t13, t14, t15,
+        t16, t17, t18, t19, t20, t21, t22, t23, t24, t25, t26, t27, t28, t29, t30, t31,
+    )
+    outs = (
+        o0, o1, o2, o3, o4, o5, o6, o7, o8, o9, o10, o11, o12, o13, o14, o15,
+        o16, o17, o18, o19, o20, o21, o22, o23, o24, o25, o26, o27, o28, o29, o30, o31,
+    )
+    counts = num_blocks, group_stride, count_stride
+    computed = num_computed_tokens, computed_stride
+    _gather_row(tables, outs, groups, windows, counts, idx_mapping, idx_stride, computed, num_rows, num_requests)
+# fmt: on
+
+
+@triton.jit
+def _gather_row(tables, outs, groups, windows, counts, idx_mapping, idx_stride, computed, num_rows, num_requests):
+    """One row of one group a program; programs of axis 1 share its columns."""
+    row, group = tl.program_id(0).to(tl.int64), tl.program_id(2)
+    request = tl.load(idx_mapping + row * idx_stride, mask=row < num_rows, other=-1).to(tl.int64)
+    stop, tokens = tl.zeros((), tl.int64), tl.zeros((), tl.int64)
+    if (request >= 0) & (request < num_requests):
+        num_blocks, group_stride, count_stride = counts
+        stop = tl.load(num_blocks + group.to(tl.int64) * group_stride + request * count_stride).to(tl.int64)
+        if windows is not None:
+            num_computed_tokens, computed_stride = computed
+            tokens = tl.load(num_computed_tokens + request * computed_stride).to(tl.int64)
+    else:
+        request = tl.zeros((), tl.int64)
+    _copy_of_group(tables, outs, groups, windows, group, row, request, stop, tokens, 0, len(groups))
+
+
+@triton.jit
+def _copy_of_group(
+    tables, outs, groups, windows, group, row, request, stop, tokens, FIRST: tl.constexpr, COUNT: tl.constexpr
+):
+    """Copy the row, of a group among ``COUNT`` (a power of two) from ``FIRST`` on.
+
+    Every group has its own code, because to choose among the arguments of all takes more registers than there are: the
+    compiler loads them all at the beginning, unless they are used in a loop that only one group runs through.
+    """
+    HALF: tl.constexpr = COUNT // 2
+    if COUNT > 1:
+        if group < FIRST + HALF:
+            _copy_of_group(tables, outs, groups, windows, group, row, request, stop, tokens, FIRST, HALF)
+        else:
+            _copy_of_group(tables, outs, groups, windows, group, row, request, stop, tokens, FIRST + HALF, HALF)
+    else:
+        first = tl.zeros((), tl.int64)
+        if windows is not None:
+            first = _left_behind(windows[FIRST], tokens)
+        _copy(tables[FIRST], outs[FIRST], groups[FIRST], row, request, first, stop)
+
+
+@triton.jit
+def _copy(table, out, numbers, row, request, first, stop):
+    table += request * even(numbers.table_row_stride)
+    out += row * even(numbers.out_row_stride)
+    table_stride, out_stride = even(numbers.table_column_stride), even(numbers.out_column_stride)
+    num_columns = even(numbers.num_columns)
+    stop = tl.minimum(tl.maximum(stop, 0), num_columns)
+    # Places in a tile are of 32 bits; only where the tile lies is not.
+    places = tl.arange(0, _TILE)
+    table += places * table_stride
+    out += places * out_stride
+    column = tl.program_id(1).to(tl.int64) * _TILE
+    while column < num_columns:
+        owned = (places >= _in_tile(first - column)) & (places < _in_tile(stop - column))
+        blocks = tl.load(table + column * table_stride, mask=owned, other=0)
+        tl.store(out + column * out_stride, blocks, mask=places < _in_tile(num_columns - column))
+        column += tl.num_programs(1).to(tl.int64) * _TILE
+
+
+@triton.jit
+def _in_tile(columns):
+    return tl.minimum(tl.maximum(columns, 0), _TILE).to(tl.int32)
+
+
+@triton.jit
+def _left_behind(window, tokens):
+    """How many columns a window has left behind."""
+    reach = (even(window.high_reach) << _HALF) | even(window.low_reach)
+    size = (even(window.high_size) << _HALF) | even(window.low_size)
+    left = tl.where(reach > 0, tl.maximum(tl.maximum(tokens, 0) - reach, 0), 0)
+    # Without signs, dividing takes fewer instructions.
+    return (left.to(tl.uint64) // size.to(tl.uint64)).to(tl.int64)
