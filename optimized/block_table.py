@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from optimized.errors import ContractError
-from optimized.gathering import gather, window_of
+from optimized.gathering import gather
 from optimized.launching import device_of, programs_each, step_of
 from optimized.refusals import (
     is_int,
@@ -103,8 +103,7 @@ def gather_block_tables_windowed(
     refuse_other_devices(num_blocks.device, [("num_computed_tokens", num_computed_tokens)])
     reaches = _one_int_a_group("window_reach", window_reach, 0, len(block_tables))
     sizes = _one_int_a_group("block_sizes", block_sizes, 1, len(block_tables))
-    windows = [window_of(*numbers) for numbers in zip(reaches, sizes, strict=True)]
-    gather(block_tables, num_blocks, idx_mapping, out, num_computed_tokens, windows)
+    gather(block_tables, num_blocks, idx_mapping, out, num_computed_tokens, list(zip(reaches, sizes, strict=True)))
     return (out,)
 
 

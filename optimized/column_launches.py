@@ -18,7 +18,7 @@ _BEYOND = 2**63  # a count of tokens that no length reaches
 _FEW, _MANY = 8, 32  # tables of a launch
 
 # Of the kernels.
-_TILE = tl.constexpr(256)
+_TILE = tl.constexpr(64)
 _NULL = tl.constexpr(NULL_BLOCK_ID)
 
 # Every runtime argument but the tuple: a count, a stride, an address or its alignment never makes Triton compile again.

@@ -7,7 +7,7 @@ would compile again for another alignment of one in a tuple; their other numbers
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -31,23 +31,23 @@ _FEW_ARGUMENTS = [f"{name}{group}" for name in ("table", "out") for group in ran
 _MANY_ARGUMENTS = [f"{name}{group}" for name in "to" for group in range(_MANY)] + _ARGUMENTS
 
 
-class _Group(NamedTuple):
-    """What a launch is told of one group besides where its tables are."""
+class _Layouts(NamedTuple):
+    """What a launch is told of its groups besides where their tables are: a number for each in every field."""
 
-    table_row_stride: int
-    table_column_stride: int
-    out_row_stride: int
-    out_column_stride: int
-    num_columns: int
+    table_row_strides: tuple[int, ...]
+    table_column_strides: tuple[int, ...]
+    out_row_strides: tuple[int, ...]
+    out_column_strides: tuple[int, ...]
+    num_columns: tuple[int, ...]
 
 
-class Window(NamedTuple):
-    """A group's sliding window. Any 63 bits are legal in a reach and a block size, so each travels in two parts."""
+class _Windows(NamedTuple):
+    """Their sliding windows. Any 63 bits are legal in a reach and a block size, so each travels in two parts."""
 
-    high_reach: int
-    low_reach: int
-    high_size: int
-    low_size: int
+    high_reaches: tuple[int, ...]
+    low_reaches: tuple[int, ...]
+    high_sizes: tuple[int, ...]
+    low_sizes: tuple[int, ...]
 
 
 def gather(
@@ -56,9 +56,12 @@ def gather(
     idx_mapping: torch.Tensor,
     out: Sequence[torch.Tensor],
     num_computed_tokens: torch.Tensor | None = None,
-    windows: Sequence[Window] = (),
+    windows: Sequence[tuple[int, int]] = (),
 ) -> None:
-    """Launch it, with sliding windows where there are any. Nothing is checked here; ``G = 0`` and no rows are legal."""
+    """Launch it, with sliding windows (reach and tokens a block) if there are any.
+
+    Nothing is checked here. ``G = 0`` and no rows are legal.
+    """
     if not any(rows.numel() for rows in out):
         return
     num_rows, num_groups = out[0].shape[0], len(out)
@@ -68,15 +71,15 @@ def gather(
     counts = step_of(num_blocks, 0), step_of(num_blocks, 1)
     for first in range(0, num_groups, size):
         some = slice(first, first + size)
-        groups = [_group(table, rows) for table, rows in zip(block_tables[some], out[some], strict=True)]
+        layouts = [_layout(table, rows) for table, rows in zip(block_tables[some], out[some], strict=True)]
         widest = max(rows.shape[1] for rows in out[some])
-        grid = num_rows, programs_each(num_rows * len(groups), widest, _TILE.value), len(groups)
+        grid = num_rows, programs_each(num_rows * len(layouts), widest, _TILE.value), len(layouts)
         with device_of(num_blocks):
             kernel[grid](
                 *filled(block_tables[some], size),
                 *filled(out[some], size),
-                filled([_Group(*map(odd, group)) for group in groups], size),
-                filled([Window(*map(odd, window)) for window in windows[some]], size) if windows else None,
+                _Layouts(*_by_field(layouts, size)),
+                _Windows(*_by_field([_halves(*window) for window in windows[some]], size)) if windows else None,
                 num_blocks[some],
                 *counts,
                 *requests,
@@ -87,16 +90,18 @@ def gather(
             )
 
 
-def _group(table: torch.Tensor, rows: torch.Tensor) -> _Group:
-    return _Group(step_of(table, 0), step_of(table, 1), step_of(rows, 0), step_of(rows, 1), rows.shape[1])
+def _layout(table: torch.Tensor, rows: torch.Tensor) -> tuple[int, ...]:
+    return step_of(table, 0), step_of(table, 1), step_of(rows, 0), step_of(rows, 1), rows.shape[1]
 
 
-def window_of(reach: int, block_size: int) -> Window:
-    """A window of ``reach`` tokens, and blocks of so many: ints of at least 0 and 1, of any size."""
+def _halves(*window: int) -> tuple[int, ...]:
     # No count of tokens is larger, so with less nothing is left behind either.
-    parts = (divmod(min(number, _INT64_MAX), 1 << _HALF.value) for number in (reach, block_size))
-    (high_reach, low_reach), (high_size, low_size) = parts
-    return Window(high_reach, low_reach, high_size, low_size)
+    return tuple(half for number in window for half in divmod(min(number, _INT64_MAX), 1 << _HALF.value))
+
+
+def _by_field(records: Sequence[tuple[int, ...]], size: int) -> Iterator[tuple[int, ...]]:
+    for field in zip(*records, strict=True):
+        yield filled([odd(number) for number in field], size)
 
 
 # fmt: off
@@ -104,7 +109,7 @@ def window_of(reach: int, block_size: int) -> Window:
 def _gather_few_kernel(
     table0, table1, table2, table3, table4, table5, table6, table7,
     out0, out1, out2, out3, out4, out5, out6, out7,
-    groups, windows,
+    layouts, windows,
     num_blocks, group_stride: tl.int64, count_stride: tl.int64,
     idx_mapping, idx_stride: tl.int64,
     num_computed_tokens, computed_stride: tl.int64,
@@ -114,7 +119,7 @@ def _gather_few_kernel(
     outs = out0, out1, out2, out3, out4, out5, out6, out7
     counts = num_blocks, group_stride, count_stride
     computed = num_computed_tokens, computed_stride
-    _gather_row(tables, outs, groups, windows, counts, idx_mapping, idx_stride, computed, num_rows, num_requests)
+    _gather_row(tables, outs, layouts, windows, counts, idx_mapping, idx_stride, computed, num_rows, num_requests)
 
 
 @triton.jit(do_not_specialize=_MANY_ARGUMENTS, do_not_specialize_on_alignment=_MANY_ARGUMENTS)
@@ -123,7 +128,7 @@ def _gather_many_kernel(
     t16, t17, t18, t19, t20, t21, t22, t23, t24, t25, t26, t27, t28, t29, t30, t31,
     o0, o1, o2, o3, o4, o5, o6, o7, o8, o9, o10, o11, o12, o13, o14, o15,
     o16, o17, o18, o19, o20, o21, o22, o23, o24, o25, o26, o27, o28, o29, o30, o31,
-    groups, windows,
+    layouts, windows,
     num_blocks, group_stride: tl.int64, count_stride: tl.int64,
     idx_mapping, idx_stride: tl.int64,
     num_computed_tokens, computed_stride: tl.int64,
@@ -139,12 +144,12 @@ def _gather_many_kernel(
     )
     counts = num_blocks, group_stride, count_stride
     computed = num_computed_tokens, computed_stride
-    _gather_row(tables, outs, groups, windows, counts, idx_mapping, idx_stride, computed, num_rows, num_requests)
+    _gather_row(tables, outs, layouts, windows, counts, idx_mapping, idx_stride, computed, num_rows, num_requests)
 # fmt: on
 
 
 @triton.jit
-def _gather_row(tables, outs, groups, windows, counts, idx_mapping, idx_stride, computed, num_rows, num_requests):
+def _gather_row(tables, outs, layouts, windows, counts, idx_mapping, idx_stride, computed, num_rows, num_requests):
     """One row of one group a program; programs of axis 1 share its columns."""
     row, group = tl.program_id(0).to(tl.int64), tl.program_id(2)
     request = tl.load(idx_mapping + row * idx_stride, mask=row < num_rows, other=-1).to(tl.int64)
@@ -157,12 +162,12 @@ def _gather_row(tables, outs, groups, windows, counts, idx_mapping, idx_stride, 
             tokens = tl.load(num_computed_tokens + request * computed_stride).to(tl.int64)
     else:
         request = tl.zeros((), tl.int64)
-    _copy_of_group(tables, outs, groups, windows, group, row, request, stop, tokens, 0, len(groups))
+    _copy_of_group(tables, outs, layouts, windows, group, row, request, stop, tokens, 0, len(tables))
 
 
 @triton.jit
 def _copy_of_group(
-    tables, outs, groups, windows, group, row, request, stop, tokens, FIRST: tl.constexpr, COUNT: tl.constexpr
+    tables, outs, layouts, windows, group, row, request, stop, tokens, FIRST: tl.constexpr, COUNT: tl.constexpr
 ):
     """Copy the row, of a group among ``COUNT`` (a power of two) from ``FIRST`` on.
 
@@ -172,22 +177,22 @@ def _copy_of_group(
     HALF: tl.constexpr = COUNT // 2
     if COUNT > 1:
         if group < FIRST + HALF:
-            _copy_of_group(tables, outs, groups, windows, group, row, request, stop, tokens, FIRST, HALF)
+            _copy_of_group(tables, outs, layouts, windows, group, row, request, stop, tokens, FIRST, HALF)
         else:
-            _copy_of_group(tables, outs, groups, windows, group, row, request, stop, tokens, FIRST + HALF, HALF)
+            _copy_of_group(tables, outs, layouts, windows, group, row, request, stop, tokens, FIRST + HALF, HALF)
     else:
         first = tl.zeros((), tl.int64)
         if windows is not None:
-            first = _left_behind(windows[FIRST], tokens)
-        _copy(tables[FIRST], outs[FIRST], groups[FIRST], row, request, first, stop)
+            first = _left_behind(windows, tokens, FIRST)
+        _copy(tables[FIRST], outs[FIRST], layouts, row, request, first, stop, FIRST)
 
 
 @triton.jit
-def _copy(table, out, numbers, row, request, first, stop):
-    table += request * even(numbers.table_row_stride)
-    out += row * even(numbers.out_row_stride)
-    table_stride, out_stride = even(numbers.table_column_stride), even(numbers.out_column_stride)
-    num_columns = even(numbers.num_columns)
+def _copy(table, out, layouts, row, request, first, stop, GROUP: tl.constexpr):
+    table += request * even(layouts.table_row_strides[GROUP])
+    out += row * even(layouts.out_row_strides[GROUP])
+    table_stride, out_stride = even(layouts.table_column_strides[GROUP]), even(layouts.out_column_strides[GROUP])
+    num_columns = even(layouts.num_columns[GROUP])
     stop = tl.minimum(tl.maximum(stop, 0), num_columns)
     # Places in a tile are of 32 bits; only where the tile lies is not.
     places = tl.arange(0, _TILE)
@@ -207,10 +212,10 @@ def _in_tile(columns):
 
 
 @triton.jit
-def _left_behind(window, tokens):
+def _left_behind(windows, tokens, GROUP: tl.constexpr):
     """How many columns a window has left behind."""
-    reach = (even(window.high_reach) << _HALF) | even(window.low_reach)
-    size = (even(window.high_size) << _HALF) | even(window.low_size)
+    reach = (even(windows.high_reaches[GROUP]) << _HALF) | even(windows.low_reaches[GROUP])
+    size = (even(windows.high_sizes[GROUP]) << _HALF) | even(windows.low_sizes[GROUP])
     left = tl.where(reach > 0, tl.maximum(tl.maximum(tokens, 0) - reach, 0), 0)
     # Without signs, dividing takes fewer instructions.
     return (left.to(tl.uint64) // size.to(tl.uint64)).to(tl.int64)

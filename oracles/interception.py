@@ -179,7 +179,11 @@ class AllocationMode(TorchDispatchMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Run the operator; relocate what it allocated; pass the device on."""
-        kwargs = kwargs or {}
+        # The other mode has seen the call. It need not see each property that is read here of each tensor.
+        with torch._C.DisableTorchFunction():
+            return self._dispatched(func, args, kwargs or {})
+
+    def _dispatched(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         name = func.overloadpacket.__name__
         seen = self._seen
         device = (

@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -80,10 +81,15 @@ class Region:
     pristine: BYTES | None = None
     windows: list[slice] = field(default_factory=list)
 
+    @cached_property
+    def base(self) -> int:
+        """Address of ``raw``."""
+        return int(self.raw.ctypes.data)
+
     @property
     def address(self) -> int:
         """Address of the first element."""
-        return int(self.raw.ctypes.data) + self.first
+        return self.base + self.first
 
     @property
     def allocated(self) -> bool:
@@ -220,7 +226,7 @@ class Memory:
         if tensor.layout != torch.strided or tensor.device.type != "cpu":
             return None
         address = tensor.untyped_storage().data_ptr()
-        return next((region for region in self.regions if int(region.raw.ctypes.data) == address), None)
+        return next((region for region in self.regions if region.base == address), None)
 
     def faults(self) -> Iterator[Failure]:
         """What the call did outside its outputs: writes to guards and gaps, changed inputs."""
@@ -228,7 +234,7 @@ class Memory:
             if region.intact():
                 continue
             changed = region.changed()
-            addresses = (changed + int(region.raw.ctypes.data)).astype(np.uint64)
+            addresses = (changed + region.base).astype(np.uint64)
             inside = region.owns(addresses, 1)
             if not inside.all():
                 first = int(addresses[~inside][0])

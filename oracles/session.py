@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -188,16 +188,7 @@ class Session:
         for end in (ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MESSAGE_LIMIT)
         environment = os.environ | dict(self.task.backend.environment())
-        self._nursery = subprocess.Popen(
-            # -P: a file in the current folder must not stand in for a module of the worker.
-            [sys.executable, "-P", "-c", START, str(theirs.fileno()), str(ROOT)],
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
-            pass_fds=[theirs.fileno()],
-            env=environment,
-            start_new_session=True,
-        )
+        self._nursery = start_nursery(theirs.fileno(), self._log, environment)
         theirs.close()
         self._channel = ours
         meta = self._meta
@@ -305,6 +296,20 @@ class Session:
             code = self._nursery.wait()
         self._nursery, self._channel, self._child = None, None, None
         return code
+
+
+def start_nursery(descriptor: int, log: IO[bytes], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """A new process that serves as nursery the other end of a socket with this descriptor."""
+    return subprocess.Popen(
+        # -P: a file in the current folder must not stand in for a module of the worker.
+        [sys.executable, "-P", "-c", START, str(descriptor), str(ROOT)],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        pass_fds=[descriptor],
+        env=environment,
+        start_new_session=True,
+    )
 
 
 def _signal_name(number: int) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import os
 import resource
 import select
@@ -66,8 +67,11 @@ def main(fd: int) -> None:
     import oracles.interception
     import oracles.providers
 
+    contract_by_name(load.contract)
     oracles.interception.warm_up()
     Sampler(0, 0).integer(0, 9)  # NumPy loads a part of itself at the first draw, and a callable may break imports
+    gc.collect()
+    gc.freeze()  # else each child's first full collection visits, and so copies, all that the imports made
 
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     with contextlib.suppress(OSError):

@@ -1,9 +1,11 @@
 """Fixtures of tests in several folders."""
 
+import functools
 import importlib
 import importlib.util
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -42,3 +44,22 @@ def kernel_module() -> Callable[[pytest.MonkeyPatch, Path], ModuleType]:
         return module
 
     return load
+
+
+@pytest.fixture(scope="session")
+def seed() -> Iterator[ModuleType]:
+    """The module ``warm``, whose ``started`` is the process that nurseries can be forked from."""
+    spec = importlib.util.spec_from_file_location("warm", Path(__file__).with_name("warm.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    warm = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(warm)
+    warm.started = warm.Seed(os.environ)
+    yield warm
+    warm.started.close()
+
+
+@pytest.fixture
+def warm_nurseries(seed: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions in this process get nurseries that need not import torch."""
+    monkeypatch.setattr("oracles.session.start_nursery", functools.partial(seed.nursery, seed.started.control))

@@ -34,14 +34,16 @@ class Effect:
     """What a call leaves in its buffers, and what it does beside.
 
     ``stray``: it touches memory outside its buffers, or between rows; then ``results`` says nothing. ``clash``: two
-    programs write different values to one element. ``endless``: a program's loop runs into a time limit.
-    ``untouched``: elements of the results that nothing was written to.
+    programs write different values to one element. ``endless``: a program's loop runs into a time limit. ``idle``: it
+    goes astray for a value that nothing is done with, and compilers leave such a load out. ``untouched``: elements of
+    the results that nothing was written to.
     """
 
     results: list[Numbers]
     stray: bool = False
     clash: bool = False
     endless: bool = False
+    idle: bool = False
     untouched: list[npt.NDArray[np.bool_]] = field(default_factory=list)
     _writer: list[Numbers] = field(default_factory=list)
 
@@ -95,8 +97,18 @@ class Cells:
 
     def one(self, distance: int) -> tuple[int, bool]:
         """The same for one element."""
-        values, inside = self.read(distance)
-        return int(values[0]), inside
+        place, rest = [0] * len(self._shape), distance
+        for step, count, axis in self._axes:
+            at = rest // step if step else 0
+            if not 0 <= at < count:
+                return 0, False
+            place[axis], rest = at, rest - at * step
+        if rest or not self.values.size:
+            return 0, False
+        flat = 0
+        for at, count in zip(place, self._shape, strict=True):
+            flat = flat * count + at
+        return int(self.values[flat]), True
 
 
 def arrays(inputs: Inputs, name: str) -> tuple[Array, ...]:
@@ -114,16 +126,16 @@ def divided(one: Numbers, other: Numbers | int) -> Numbers:
 
 def gathered(inputs: Inputs) -> Effect:
     """``BlockTables.gather_block_tables``, with windows where the inputs have some."""
-    tables, out = arrays(inputs, "block_tables"), arrays(inputs, "out")
-    effect = Effect([table.data.copy() for table in out])
-    for group, table in enumerate(tables):
-        _gather_group(inputs, effect, group, Cells(table), Cells(out[group]))
+    effect = Effect([table.data.copy() for table in arrays(inputs, "out")])
+    for group in range(len(effect.results)):
+        _gather_group(inputs, effect, group)
     return effect
 
 
-def _gather_group(inputs: Inputs, effect: Effect, group: int, source: Cells, target: Cells) -> None:
+def _gather_group(inputs: Inputs, effect: Effect, group: int) -> None:
     table, counts = arrays(inputs, "block_tables")[group], cast(Array, inputs["num_blocks"])
     ids, rows = cast(Array, inputs["idx_mapping"]), effect.results[group].shape[0]
+    source, target, numbers, blocks_of = Cells(table), Cells(arrays(inputs, "out")[group]), Cells(ids), Cells(counts)
     stride = table.layout[0]
     for row in range(rows):
         program = row + 1
@@ -132,9 +144,9 @@ def _gather_group(inputs: Inputs, effect: Effect, group: int, source: Cells, tar
             effect.endless = effect.endless or stride > MOST_ELEMENTS
             effect.write(group, target, row * stride + np.arange(min(stride, MOST_ELEMENTS)), 0, program)
             continue
-        request, known = Cells(ids).one(row)
+        request, known = numbers.one(row)
         request = max(min(request, FAR), -FAR)
-        count, there = Cells(counts).one(group * counts.layout[0] + request)
+        count, there = blocks_of.one(group * counts.layout[0] + request)
         effect.stray = effect.stray or not (known and there)
         effect.endless = effect.endless or count > MOST_ELEMENTS
         # Behind its row, a program reads the next one's blocks and writes into the next one's row.
@@ -194,9 +206,11 @@ def slots(inputs: Inputs, runner: Runner) -> Effect:
         request, known = (row, True) if runner == "older" else ids.one(row)
         begin, first = starts.one(row)
         end, second = starts.one(row + 1)
-        effect.stray = effect.stray or not (known and first and second)
+        effect.stray = effect.stray or not (first and second)
         tokens = _elements(effect, begin, end)
+        effect.idle = effect.idle or not (known or tokens.size)
         if tokens.size:
+            effect.stray = effect.stray or not known
             effect.write(0, buffer, tokens, _slots_of(step, effect, request, tokens), row + 1)
     behind, there = starts.one(rows)
     if runner == "older":

@@ -245,7 +245,7 @@ def local_lengths(inputs: Inputs) -> Numbers:
 
 
 def local_lengths_by_kernel(inputs: Inputs) -> tuple[Numbers, bool]:
-    """``prepare_dcp_local_seq_lens``, and whether it reads lengths only."""
+    """``_dcp_local_seq_lens_kernel``, and whether it reads lengths only."""
     value, size, interleave = tensor(inputs, "seq_lens"), number(inputs, "dcp_size"), number(inputs, "interleave")
     lengths, inside = Cells(flattened(value)).read(np.arange(value.data.size))
     rank = inputs["dcp_rank"]

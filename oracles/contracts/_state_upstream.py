@@ -17,6 +17,9 @@ from oracles.contracts._sparse_upstream import Traced, number, product, tensor
 Kernel = Literal["align", "kimi", "groups"]
 """``_mamba_align_block_table_kernel``, ``_get_aligned_state_indices_kernel``, and the one of all groups."""
 
+BUFFER = 1 << 29
+"""Elements of 32 bits within the reach of AMD's buffer instructions."""
+
 MOST = (1 << 31) - 1
 """The largest stride that may be a constant in a product with 32-bit lanes: a larger one does not compile."""
 
@@ -41,7 +44,9 @@ def columns(inputs: Inputs, kernel: Kernel) -> Traced:
     rows, slots = np.arange(table.shape[0], dtype=np.int32), 1 + number(inputs, "num_speculative_blocks")
     effect = Traced([np.zeros((rows.size, slots), np.int32)])
     effect.untouched[0][:] = False
-    if inputs["mamba_cache_mode"] == "none" or not rows.size:
+    if not rows.size:
+        return effect
+    if inputs["mamba_cache_mode"] == "none":
         effect.results[0][:] = table.data[:, :slots]
         return effect
     across, along = table.layout if kernel != "groups" else (table.layout[0], 1)
@@ -52,10 +57,30 @@ def columns(inputs: Inputs, kernel: Kernel) -> Traced:
     # Only the oldest of them multiplies a row's number in 32 bits.
     begins = product(rows, across) if kernel == "kimi" else rows.astype(np.int64) * across
     places = begins[:, None] + product(at, along)
-    found, there = Cells(table).read(places)
+    lost = far(table, places) if kernel != "groups" else np.zeros(places.shape, bool)
+    found, there = Cells(table).read(places[~lost])
     effect.note("block_table", there)
-    effect.results[0][:] = found.reshape(places.shape)
+    effect.results[0][~lost] = found
+    # Nothing is said of what lies far away: those entries count as right.
+    logical = first_columns(inputs, lengths.data)[:, None] + np.arange(slots)
+    right = Cells(Array("int32", np.pad(table.data, ((0, 0), (0, 1)))))
+    known = np.clip(logical, 0, table.shape[1]) + rows[:, None].astype(np.int64) * (table.shape[1] + 1)
+    effect.results[0][lost] = right.read(known[lost])[0]
     return effect
+
+
+def far(table: Array, places: Numbers) -> Numbers:
+    """Elements that AMD's buffer instructions find elsewhere: in a small tensor they take an offset's lower bits."""
+    return (np.abs(places) >= BUFFER) & (table.reach < BUFFER)
+
+
+def far_columns(inputs: Inputs, kernel: Kernel) -> bool:
+    """Whether a kernel asks for such elements."""
+    table, lengths = tensor(inputs, "block_table"), tensor(inputs, "seq_lens")
+    if kernel == "groups" or inputs["mamba_cache_mode"] == "none" or not table.shape[0]:
+        return False
+    places = product(gathered_columns(inputs), table.layout[1])
+    return bool(far(table, places + np.arange(table.shape[0])[:, None] * table.layout[0]).any() and lengths.data.size)
 
 
 def constants(inputs: Inputs, kernel: Kernel) -> list[int]:

@@ -10,6 +10,7 @@ from oracles.contracts import _block_table_slots as slots
 from oracles.contracts import _kernel_table_relations as kernel_laws
 from oracles.contracts import _slot_relations as slot_laws
 from oracles.contracts import block_table_bindings as bindings
+from oracles.contracts import block_table_known as known
 
 INDEX = "int32 or int64"
 TABLES = Input(name="block_tables", role="device", many=True, doc="G tensors int32 [max_reqs, M_g], block ids")
@@ -62,6 +63,7 @@ CONTRACTS = (
         runs="triton",
         relations=laws.GATHER_RELATIONS,
         bindings=bindings.GATHER,
+        known=known.GATHER,
     ),
     Contract(
         family="block_table",
@@ -79,6 +81,7 @@ CONTRACTS = (
         runs="triton",
         relations=slot_laws.RELATIONS,
         bindings=bindings.SLOT_MAPPING,
+        known=known.SLOT_MAPPING,
     ),
     Contract(
         family="block_table",
@@ -99,6 +102,7 @@ CONTRACTS = (
         runs="triton",
         relations=kernel_laws.RELATIONS,
         bindings=bindings.KERNEL_BLOCK_TABLE,
+        known=known.KERNEL_BLOCK_TABLE,
     ),
     Contract(
         family="block_table",
@@ -116,6 +120,7 @@ CONTRACTS = (
         runs="triton",
         relations=slot_laws.HYBRID_RELATIONS,
         bindings=bindings.SLOT_MAPPING_HYBRID,
+        known=known.SLOT_MAPPING_HYBRID,
     ),
     Contract(
         family="block_table",
@@ -133,5 +138,6 @@ CONTRACTS = (
         runs="triton",
         relations=laws.WINDOWED_RELATIONS,
         bindings=bindings.GATHER_WINDOWED,
+        known=known.GATHER_WINDOWED,
     ),
 )

@@ -292,7 +292,8 @@ def _kernel_table(names: Mapping[str, Any]) -> Callable[..., Any]:
 
         rows, columns = block_table.shape
         width = columns * blocks_per_kernel_block
-        # As in create_metadata_builders; the stride is set when a packed cache is bound.
+        # As create_metadata_builders makes a group, but for k = 1, where it leaves the table alone; the stride is set
+        # when a packed cache is bound.
         group = SimpleNamespace(
             kernel_block_size=1,
             kernel_block_stride=stride,
@@ -319,11 +320,6 @@ def kernel_blocks_that_do_not_divide(inputs: Inputs) -> bool:
     return isinstance(size, int) and isinstance(kernel, int) and kernel > 0 and size % kernel != 0
 
 
-def one_kernel_block_a_block(inputs: Inputs) -> bool:
-    """Kernel blocks that are the blocks themselves."""
-    return inputs["blocks_per_kernel_block"] == 1
-
-
 OWN_ROWS = Narrowing(
     clause="a row is a batch row: there are no request ids outside the table",
     source='ComputeSlotMappingKernel.kernel: block_table_ptr is "[max_num_reqs, max_num_blocks_per_req]"',
@@ -334,37 +330,26 @@ WHOLE_KERNEL_BLOCKS = Narrowing(
     source='BlockTable.__init__: ValueError, "kernel_block_size must divide kv_manager_block_size evenly"',
     excludes=kernel_blocks_that_do_not_divide,
 )
-SEVERAL_KERNEL_BLOCKS = Narrowing(
-    clause="a block has more than one kernel block",
-    source="AttentionGroup.create_metadata_builders: kernel_block_size is set only where it is not the block size",
-    excludes=one_kernel_block_a_block,
-)
 
+Adapt = Callable[[Mapping[str, Any]], Callable[..., Any]]
 GATHER_ARGUMENTS = ("self", "idx_mapping", "num_reqs_padded", "out", "out_ptrs")
 SLOTS_ARGUMENTS = ("self", "idx_mapping", "query_start_loc", "positions", "num_tokens_padded", "out")
 
 
-def _newer(
-    name: str,
-    method: str,
-    adapt: Callable[[Mapping[str, Any]], Callable[..., Any]],
-    parameters: tuple[str, ...],
-    narrowings: tuple[Narrowing, ...],
-) -> Binding:
+def _newer(method: str, adapt: Adapt, parameters: tuple[str, ...]) -> Binding:
     return Binding(
         project="vllm",
-        name=name,
+        name=method,
         symbols={NEWER: ("BlockTables", method)},
         signatures={"BlockTables": NEWER_SIGNATURES, method: (parameters,)},
         adapt=adapt,
         runs="triton",
-        narrowings=narrowings,
         stubs=NEWER_STUBS,
         follow=NEWER_FOLLOW,
     )
 
 
-def _older(adapt: Callable[[Mapping[str, Any]], Callable[..., Any]], narrowings: tuple[Narrowing, ...]) -> Binding:
+def _older(adapt: Adapt, narrowings: tuple[Narrowing, ...]) -> Binding:
     return Binding(
         project="vllm",
         name=OLDER_SLOTS_METHOD,
@@ -381,22 +366,11 @@ def _older(adapt: Callable[[Mapping[str, Any]], Callable[..., Any]], narrowings:
     )
 
 
-GATHER = (_newer(GATHER_METHOD, GATHER_METHOD, _gather, GATHER_ARGUMENTS, ()),)
-GATHER_WINDOWED = (
-    _newer(
-        GATHER_METHOD,
-        GATHER_METHOD,
-        _gather_windowed,
-        (*GATHER_ARGUMENTS, "num_computed_tokens"),
-        (),
-    ),
-)
-SLOT_MAPPING = (
-    _newer(SLOTS_METHOD, SLOTS_METHOD, _slots, SLOTS_ARGUMENTS, ()),
-    _older(_older_slots, (OWN_ROWS,)),
-)
+GATHER = (_newer(GATHER_METHOD, _gather, GATHER_ARGUMENTS),)
+GATHER_WINDOWED = (_newer(GATHER_METHOD, _gather_windowed, (*GATHER_ARGUMENTS, "num_computed_tokens")),)
+SLOT_MAPPING = (_newer(SLOTS_METHOD, _slots, SLOTS_ARGUMENTS), _older(_older_slots, (OWN_ROWS,)))
 SLOT_MAPPING_HYBRID = (
-    _newer(SLOTS_METHOD, SLOTS_METHOD, _slots_hybrid, SLOTS_ARGUMENTS, ()),
+    _newer(SLOTS_METHOD, _slots_hybrid, SLOTS_ARGUMENTS),
     _older(_older_slots_hybrid, (OWN_ROWS, WHOLE_KERNEL_BLOCKS)),
 )
 KERNEL_BLOCK_TABLE = (
@@ -407,6 +381,5 @@ KERNEL_BLOCK_TABLE = (
         signatures={KERNEL_TABLE_METHOD: (("self", "block_table", "ubatch_idx"),)},
         adapt=_kernel_table,
         runs="host",
-        narrowings=(SEVERAL_KERNEL_BLOCKS,),
     ),
 )

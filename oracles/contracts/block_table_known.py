@@ -1,6 +1,6 @@
 """Predicates of known findings for contracts 4.2 to 4.6: which inputs show a fault that upstream still has.
 
-An input has what a fault needs, and upstream's arithmetic, followed step by step, goes astray or ends elsewhere.
+Each fault is a condition on the input, and what upstream's own arithmetic, followed step by step, makes of it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from oracles.contract import Expected, Refused, Values
 from oracles.contracts import _block_table_gather as gather
 from oracles.contracts import _block_table_kernel as kernel
 from oracles.contracts import _block_table_slots as slots
-from oracles.contracts._block_table_upstream import Effect, Runner, arrays, gathered
+from oracles.contracts._block_table_upstream import MOST_ELEMENTS, Effect, Runner, arrays, gathered
 from oracles.contracts._block_table_upstream import slots as slots_of
 from oracles.contracts.block_table_bindings import id_outside_the_table
 
@@ -33,24 +33,41 @@ class Seen:
     results: tuple[np.ndarray, ...]
 
     @property
-    def wild(self) -> bool:
-        """Memory outside the buffers is touched; or, where values are promised, programs are in each other's way."""
-        return self.effect.stray or (self.effect.clash and isinstance(self.expected, Values))
+    def endless(self) -> bool:
+        """The call does not end in time."""
+        return self.effect.endless
+
+    @property
+    def settled(self) -> bool:
+        """The call stays in its buffers and ends, programs are not in each other's way, and values are promised."""
+        return isinstance(self.expected, Values) and not (self.effect.stray or self.effect.clash or self.endless)
+
+    @property
+    def wrong(self) -> bool:
+        """The call is settled, with other values in its buffers."""
+        return self.settled and any(map(np.any, self.differing))
 
     @property
     def shows(self) -> bool:
         """Anything is wrong, and the call ends."""
-        return not self.effect.endless and (self.wild or self.wrong)
+        clash = self.effect.clash and isinstance(self.expected, Values)
+        return not self.endless and (self.effect.stray or clash or self.wrong)
 
     @property
-    def wrong(self) -> bool:
-        """The call stays in its buffers and ends, with other values in them."""
-        return self.settled and any(map(np.any, self.differing))
+    def idle(self) -> bool:
+        """The call ends, and goes astray for a value that is not needed."""
+        return not self.endless and self.effect.idle
 
     @property
-    def settled(self) -> bool:
-        """The call stays in its buffers and ends, and values are promised."""
-        return isinstance(self.expected, Values) and not (self.wild or self.effect.endless)
+    def left_over(self) -> bool:
+        """The call is settled, and elements have another value because nothing was written to them."""
+        return self.settled and any(map(np.any, map(np.logical_and, self.differing, self.effect.untouched)))
+
+    @property
+    def miscalculated(self) -> bool:
+        """The call is settled, and other values were written to elements."""
+        written = map(np.logical_not, self.effect.untouched)
+        return self.settled and any(map(np.any, map(np.logical_and, self.differing, written)))
 
     @property
     def differing(self) -> list[np.ndarray]:
@@ -58,191 +75,137 @@ class Seen:
         return [one != other for one, other in zip(self.effect.results, self.results, strict=True)]
 
 
-_last: dict[str, tuple[Inputs, Seen | None]] = {}
+def fault(condition: Predicate, what: Callable[[Seen], bool], runner: Runner | None = None) -> Predicate:
+    """The inputs with a condition for which ``what`` holds of the call: a gather, or a slot mapping of a runner."""
+
+    def predicate(inputs: Inputs) -> bool:
+        expected = _expected(inputs, runner)
+        if isinstance(expected, Refused) or (runner == "older" and id_outside_the_table(inputs)):
+            return False
+        return condition(inputs) and what(_seen(inputs, runner, expected))
+
+    return predicate
 
 
-def _seen(inputs: Inputs, runner: Runner | None = None) -> Seen | None:
-    """The same for each predicate of a case; ``None`` where nothing is called, or not on such tensors."""
-    key = runner or "gather"
-    if key not in _last or _last[key][0] is not inputs:
-        _last[key] = (inputs, _look(inputs, runner))
-    return _last[key][1]
-
-
-def _look(inputs: Inputs, runner: Runner | None) -> Seen | None:
+def _expected(inputs: Inputs, runner: Runner | None) -> Expected:
     if runner is None:
-        expected = gather.windowed_expected(inputs) if "window_reach" in inputs else gather.expected(inputs)
-        narrowed, name = _nothing, "out"
-    else:
-        expected = slots.hybrid_expected(inputs) if "enabled" in inputs else slots.expected(inputs)
-        narrowed, name = id_outside_the_table if runner == "older" else _nothing, "slot_mapping"
-    if isinstance(expected, Refused) or narrowed(inputs):
-        return None
-    effect = gathered(inputs) if runner is None else slots_of(inputs, runner)
-    wanted = expected.outputs[name] if isinstance(expected, Values) else ()
-    results = cast("tuple[np.ndarray, ...]", wanted if isinstance(wanted, tuple) else (wanted,))
-    return Seen(effect, expected, results)
+        return gather.windowed_expected(inputs) if "window_reach" in inputs else gather.expected(inputs)
+    return slots.hybrid_expected(inputs) if "enabled" in inputs else slots.expected(inputs)
 
 
-def _nothing(inputs: Inputs) -> bool:
-    """No part of the domain is left out."""
-    return False
+_last: dict[Runner | None, tuple[Inputs, Seen]] = {}
+
+
+def _seen(inputs: Inputs, runner: Runner | None, expected: Expected) -> Seen:
+    """One look for all predicates of a case."""
+    if runner not in _last or _last[runner][0] is not inputs:
+        effect = gathered(inputs) if runner is None else slots_of(inputs, runner)
+        wanted = expected.outputs if isinstance(expected, Values) else {"out": ()}
+        results = wanted["out"] if "out" in wanted else (wanted["slot_mapping"],)
+        _last[runner] = (inputs, Seen(effect, expected, cast("tuple[np.ndarray, ...]", results)))
+    return _last[runner][1]
+
+
+def _numbers(inputs: Inputs, name: str) -> list[int]:
+    return cast("list[int]", cast(Array, inputs[name]).data.tolist())
 
 
 def _apart(inputs: Inputs, *names: str) -> bool:
+    """Whether elements of a vector do not lie side by side."""
     return any(item.layout[0] != 1 and item.data.size > 1 for item in (cast(Array, inputs[name]) for name in names))
 
 
-def _columns_apart(inputs: Inputs, *names: str) -> bool:
-    items = [item for name in names for item in arrays(inputs, name)]
+def columns_apart(inputs: Inputs, *names: str) -> bool:
+    """A table whose columns do not lie side by side."""
+    items = [item for name in names or ("block_table",) for item in arrays(inputs, name)]
     return any(item.shape[1] > 1 and item.layout[1] != 1 for item in items)
-
-
-def _rows_apart(table: Array) -> bool:
-    return table.layout[0] != table.shape[1]
 
 
 # 4.2 and 4.6: BlockTables.gather_block_tables
 
 
 def endless_row(inputs: Inputs) -> bool:
-    """A number of blocks so large that a program does not end in time."""
-    seen = _seen(inputs)
-    return seen is not None and seen.effect.endless
+    """A number of blocks, or a stride that is taken for a number of columns, that makes a program run on and on."""
+    longest = int(cast(Array, inputs["num_blocks"]).data.max(initial=0))
+    return max(longest, *(table.layout[0] for table in arrays(inputs, "block_tables")), 0) > MOST_ELEMENTS
 
 
 def stale_tail(inputs: Inputs) -> bool:
-    """Unused columns of a row in which an earlier step has left blocks."""
-    seen = _seen(inputs)
-    if seen is None or not seen.settled:
-        return False
-    return any(map(np.any, map(np.logical_and, seen.differing, seen.effect.untouched)))
+    """A request with fewer blocks than its row has columns."""
+    rows = cast(Array, inputs["num_blocks"]).data
+    return any(
+        bool((row < table.shape[1]).any()) for row, table in zip(rows, arrays(inputs, "block_tables"), strict=True)
+    )
 
 
 def ids_apart(inputs: Inputs) -> bool:
-    """Request numbers, or one row's numbers of blocks, or tokens computed that do not lie side by side."""
-    seen = _seen(inputs)
+    """Request numbers, or one group's numbers of blocks, or tokens computed that do not lie side by side."""
     names = ("idx_mapping", "num_computed_tokens") if "window_reach" in inputs else ("idx_mapping",)
-    return seen is not None and seen.shows and (_apart(inputs, *names) or _columns_apart(inputs, "num_blocks"))
+    return _apart(inputs, *names) or columns_apart(inputs, "num_blocks")
 
 
 def tables_apart(inputs: Inputs) -> bool:
     """Tables, or such as are gathered into, whose elements do not lie side by side; a table without columns too."""
-    seen = _seen(inputs)
-    names = [name for name in ("block_tables", "out") if any(map(_rows_apart, arrays(inputs, name)))]
-    return seen is not None and seen.shows and bool(names or _columns_apart(inputs, "block_tables", "out"))
+    tables = (*arrays(inputs, "block_tables"), *arrays(inputs, "out"))
+    return columns_apart(inputs, "block_tables", "out") or any(item.layout[0] != item.shape[1] for item in tables)
 
 
 def request_outside(inputs: Inputs) -> bool:
     """A request number that is no row of the table, -1 among them."""
-    seen = _seen(inputs)
-    rows = cast(Array, inputs["num_blocks"]).shape
-    ids = cast(Array, inputs["idx_mapping"]).data.tolist()
-    return seen is not None and seen.shows and any(not 0 <= number < rows[1] for number in ids)
+    rows = cast(Array, inputs["num_blocks"]).shape[1]
+    return any(not 0 <= number < rows for number in _numbers(inputs, "idx_mapping"))
 
 
 def count_past_the_row(inputs: Inputs) -> bool:
-    """A request with more blocks than its row has columns."""
-    seen = _seen(inputs)
-    if seen is None or not seen.shows:
-        return False
+    """A request of the batch with more blocks than its row has columns."""
     counts, tables = cast(Array, inputs["num_blocks"]).data, arrays(inputs, "block_tables")
-    ids = [number for number in cast(Array, inputs["idx_mapping"]).data.tolist() if 0 <= number < counts.shape[1]]
+    ids = [number for number in _numbers(inputs, "idx_mapping") if 0 <= number < counts.shape[1]]
     return any(counts[group, number] > table.shape[1] for group, table in enumerate(tables) for number in ids)
 
 
 def computed_past_int32(inputs: Inputs) -> bool:
     """Tokens computed that are so far below zero that their distance to the window wraps."""
-    seen = _seen(inputs)
-    if seen is None or not seen.settled or _apart(inputs, "num_computed_tokens"):
-        return False
-    written = map(np.logical_not, seen.effect.untouched)
-    return any(map(np.any, map(np.logical_and, seen.differing, written)))
+    computed = cast(Array, inputs["num_computed_tokens"])
+    reach = max(cast("tuple[int, ...]", inputs["window_reach"]), default=0)
+    least = int(computed.data.min(initial=0)) - reach
+    return computed.dtype == "int32" and least < -(1 << 31) and not _apart(inputs, "num_computed_tokens")
 
 
 # 4.3 and 4.5: BlockTables.compute_slot_mappings and BlockTable.compute_slot_mapping
 
-STEP = ("query_start_loc", "positions", "slot_mapping")
-
 
 def _tokens(inputs: Inputs) -> list[tuple[int, int]]:
     """Request and position of each token that there is."""
-    ids, starts, positions = (cast(Array, inputs[name]).data.tolist() for name in ("idx_mapping", *STEP[:2]))
-    rows = zip(ids, pairwise(starts), strict=True)
-    return [
-        (request, position) for request, (begin, end) in rows for position in positions[max(begin, 0) : max(end, 0)]
-    ]
+    rows = zip(_numbers(inputs, "idx_mapping"), pairwise(_numbers(inputs, "query_start_loc")), strict=True)
+    places = _numbers(inputs, "positions")
+    return [(request, place) for request, (begin, end) in rows for place in places[max(begin, 0) : max(end, 0)]]
 
 
-def endless_step(inputs: Inputs, runner: Runner) -> bool:
-    """Starts so far apart that a program does not end in time."""
-    seen = _seen(inputs, runner)
-    return seen is not None and seen.effect.endless
+def endless_step(inputs: Inputs) -> bool:
+    """Starts so far apart, or so far below zero, that a program does not end in time."""
+    starts = [*_numbers(inputs, "query_start_loc"), cast(Array, inputs["slot_mapping"]).data.size]
+    return max(end - begin for begin, end in pairwise(starts)) > MOST_ELEMENTS
 
 
-def vectors_apart(inputs: Inputs, runner: Runner) -> bool:
-    """Starts, positions or slots that do not lie side by side; for the newer runner request numbers too."""
-    return _shows(inputs, runner) and _apart(inputs, *STEP, *(("idx_mapping",) if runner != "older" else ()))
+def tokens_apart(inputs: Inputs) -> bool:
+    """Starts, positions or slots that do not lie side by side."""
+    return _apart(inputs, "query_start_loc", "positions", "slot_mapping")
 
 
-def columns_apart(inputs: Inputs, runner: Runner) -> bool:
-    """A table whose columns do not lie side by side."""
-    return _shows(inputs, runner) and _columns_apart(inputs, "block_table")
+def vectors_apart(inputs: Inputs) -> bool:
+    """The same, or request numbers."""
+    return tokens_apart(inputs) or _apart(inputs, "idx_mapping")
 
 
-def column_past_row(inputs: Inputs, runner: Runner) -> bool:
+def numbers_of_empty_rows(inputs: Inputs) -> bool:
+    """Request numbers of rows without tokens that do not lie side by side."""
+    return _apart(inputs, "idx_mapping")
+
+
+def column_past_row(inputs: Inputs) -> bool:
     """A token whose block is past its request's row."""
-    return _shows(inputs, runner) and any(_column(inputs, place) >= _columns(inputs) for _, place in _tokens(inputs))
-
-
-def negative_position(inputs: Inputs, runner: Runner) -> bool:
-    """A token at a position below zero."""
-    return _shows(inputs, runner) and any(place < 0 for _, place in _tokens(inputs))
-
-
-def token_of_nobody(inputs: Inputs, runner: Runner) -> bool:
-    """A token of a request that is no row of the table; since 0.31 the newer runner knows negative ones."""
-    rows, least = cast(Array, inputs["block_table"]).shape[0], 0 if runner == "newer until 0.30" else -(1 << 63)
-    return _shows(inputs, runner) and any(not least <= request < rows for request, _ in _tokens(inputs))
-
-
-def start_outside(inputs: Inputs, runner: Runner) -> bool:
-    """A start before the first token or past the last one."""
-    starts, positions = (cast(Array, inputs[name]).data for name in STEP[:2])
-    return _shows(inputs, runner) and any(not 0 <= start <= positions.size for start in starts.tolist())
-
-
-def slot_past_int32(inputs: Inputs, runner: Runner) -> bool:
-    """A block number times a block size that 32 bits do not hold."""
-    size = cast(int, inputs.get("kernel_block_size", inputs["block_size"]))
-    return _wrong(inputs, runner) and bool(
-        (np.abs(cast(Array, inputs["block_table"]).data.astype(np.int64)) * size >= 1 << 31).any()
-    )
-
-
-def positions_behind_the_rows(inputs: Inputs, runner: Runner) -> bool:
-    """Positions behind the last row's tokens, whose slots are left as they are."""
-    starts, positions = (cast(Array, inputs[name]).data for name in STEP[:2])
-    return _wrong(inputs, runner) and int(starts[-1]) < positions.size
-
-
-def switched_off(inputs: Inputs, runner: Runner) -> bool:
-    """A group without slots, of which some are left as they are."""
-    return _wrong(inputs, runner) and inputs["enabled"] is False
-
-
-def _shows(inputs: Inputs, runner: Runner) -> bool:
-    seen = _seen(inputs, runner)
-    return seen is not None and seen.shows
-
-
-def _wrong(inputs: Inputs, runner: Runner) -> bool:
-    seen = _seen(inputs, runner)
-    return seen is not None and seen.wrong
-
-
-def _columns(inputs: Inputs) -> int:
-    return cast(Array, inputs["block_table"]).shape[1]
+    columns = cast(Array, inputs["block_table"]).shape[1]
+    return any(_column(inputs, place) >= columns for _, place in _tokens(inputs))
 
 
 def _column(inputs: Inputs, position: int) -> int:
@@ -254,41 +217,87 @@ def _column(inputs: Inputs, position: int) -> int:
     return local // cast(int, inputs.get("kernel_block_size", size))
 
 
+def negative_position(inputs: Inputs) -> bool:
+    """A token at a position below zero."""
+    return any(place < 0 for _, place in _tokens(inputs))
+
+
+def token_past_the_table(inputs: Inputs) -> bool:
+    """A token of a request whose number is past the rows of the table."""
+    rows = cast(Array, inputs["block_table"]).shape[0]
+    return any(request >= rows for request, _ in _tokens(inputs))
+
+
+def token_outside_the_table(inputs: Inputs) -> bool:
+    """A token of a request whose number is no row of the table, -1 among them."""
+    rows = cast(Array, inputs["block_table"]).shape[0]
+    return any(not 0 <= request < rows for request, _ in _tokens(inputs))
+
+
+def start_outside(inputs: Inputs) -> bool:
+    """A start before the first token or past the last one."""
+    tokens = cast(Array, inputs["positions"]).data.size
+    return any(not 0 <= start <= tokens for start in _numbers(inputs, "query_start_loc"))
+
+
+def slot_past_int32(inputs: Inputs) -> bool:
+    """A block number times a block size that 32 bits do not hold."""
+    size = cast(int, inputs.get("kernel_block_size", inputs["block_size"]))
+    most = int(np.abs(cast(Array, inputs["block_table"]).data.astype(np.int64)).max(initial=0))
+    return most * size >= 1 << 31
+
+
+def positions_behind_the_rows(inputs: Inputs) -> bool:
+    """Positions behind the last row's tokens."""
+    return _numbers(inputs, "query_start_loc")[-1] < cast(Array, inputs["positions"]).data.size
+
+
+def switched_off(inputs: Inputs) -> bool:
+    """A group without slots."""
+    return inputs["enabled"] is False
+
+
 # 4.4: AttentionGroup.map_to_kernel_block_table
 
 
 def no_columns(inputs: Inputs) -> bool:
     """A table without columns."""
-    return isinstance(kernel.expected(inputs), Values) and not _columns(inputs)
+    return isinstance(kernel.expected(inputs), Values) and not cast(Array, inputs["block_table"]).shape[1]
 
 
-Condition = Callable[[Inputs, Runner], bool]
+GATHER: dict[str, Predicate] = {
+    "endless_row": fault(endless_row, lambda seen: seen.endless),
+    "stale_tail": fault(stale_tail, lambda seen: seen.left_over),
+    **{
+        condition.__name__: fault(condition, lambda seen: seen.shows)
+        for condition in (ids_apart, tables_apart, request_outside, count_past_the_row)
+    },
+}
+GATHER_WINDOWED: dict[str, Predicate] = {
+    **GATHER,
+    "computed_past_int32": fault(computed_past_int32, lambda seen: seen.miscalculated),
+}
 
 
-def _of(runner: Runner, prefix: str, *conditions: Condition) -> dict[str, Predicate]:
-    return {prefix + condition.__name__: _bound(condition, runner) for condition in conditions}
+def _of(runner: Runner, prefix: str, what: Callable[[Seen], bool], *conditions: Predicate) -> dict[str, Predicate]:
+    return {prefix + condition.__name__: fault(condition, what, runner) for condition in conditions}
 
 
-def _bound(condition: Condition, runner: Runner) -> Predicate:
-    return lambda inputs: condition(inputs, runner)
-
-
-COMMON = (endless_step, vectors_apart, column_past_row, negative_position, start_outside)
-NEWER = (*COMMON, columns_apart, token_of_nobody, slot_past_int32)
+COMMON = (column_past_row, negative_position, start_outside)
 SLOT_MAPPING: dict[str, Predicate] = {
-    **_of("newer", "", *NEWER),
-    **_of("newer until 0.30", "until_0_30_", token_of_nobody),
-    **_of("older", "older_", *COMMON, positions_behind_the_rows),
+    **_of("newer", "", lambda seen: seen.shows, *COMMON, vectors_apart, columns_apart, token_past_the_table),
+    **_of("newer", "", lambda seen: seen.wrong, slot_past_int32),
+    **_of("newer", "", lambda seen: seen.endless, endless_step),
+    **_of("newer", "", lambda seen: seen.idle, numbers_of_empty_rows),
+    **_of("newer until 0.30", "until_0_30_", lambda seen: seen.shows, token_outside_the_table),
+    **_of("older", "older_", lambda seen: seen.shows, *COMMON, tokens_apart),
+    **_of("older", "older_", lambda seen: seen.wrong, positions_behind_the_rows),
+    **_of("older", "older_", lambda seen: seen.endless, endless_step),
 }
 SLOT_MAPPING_HYBRID: dict[str, Predicate] = {
     **SLOT_MAPPING,
-    **_of("newer", "", switched_off),
-    **_of("older", "older_", switched_off),
+    **_of("newer", "", lambda seen: seen.wrong, switched_off),
+    **_of("older", "older_", lambda seen: seen.wrong, switched_off),
 }
-GATHER: dict[str, Predicate] = {
-    predicate.__name__: predicate
-    for predicate in (endless_row, stale_tail, ids_apart, tables_apart, request_outside, count_past_the_row)
-}
-GATHER_WINDOWED: dict[str, Predicate] = {**GATHER, computed_past_int32.__name__: computed_past_int32}
-KERNEL_BLOCK_TABLE: dict[str, Predicate] = {no_columns.__name__: no_columns}
+KERNEL_BLOCK_TABLE: dict[str, Predicate] = {"no_columns": no_columns}
 """What known_findings.toml may name, by contract."""

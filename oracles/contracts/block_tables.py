@@ -12,6 +12,7 @@ from oracles.contract import Contract, Expected, Input, Output, Refused, Values
 from oracles.contracts import _block_tables_machine as machine
 from oracles.contracts import block_tables_bindings as bindings
 from oracles.contracts._block_tables_relations import RELATIONS
+from oracles.contracts.block_tables_known import KNOWN
 from oracles.verdict import AddressMoved, WronglyAccepted, WronglyRefused, WrongShape
 from reference.block_table import BlockTables
 from reference.errors import ContractError
@@ -247,5 +248,6 @@ CONTRACTS = (
         runs="triton",
         relations=RELATIONS,
         bindings=bindings.CLASSES,
+        known=KNOWN,
     ),
 )

@@ -160,21 +160,36 @@ def _split(names: Mapping[str, Any]) -> Callable[..., Any]:
 
 def _partition(names: Mapping[str, Any]) -> Callable[..., Any]:
     def spec_token_partition(query_start_loc: Any, query_start_loc_cpu: Any, spec_mask_cpu: Any) -> tuple[Any, ...]:
-        """The indices and starts of a batch, as int32. Without others' tokens, upstream has no starts of others."""
+        """The indices and starts of a batch, as int32.
+
+        What upstream leaves out is told here: without speculation, the others' tokens are all, as they are; without
+        others' tokens, there are none.
+        """
         import torch
 
-        rows, device = spec_mask_cpu.shape[0], query_start_loc.device
-        table = torch.zeros(rows, 1, dtype=torch.int32, device=device)
-        batch = _batch(names, table, query_start_loc, query_start_loc_cpu, seq_lens=query_start_loc[1:])
+        rows, counts = spec_mask_cpu.shape[0], {"dtype": torch.int32, "device": query_start_loc.device}
+        batch = _batch(
+            names,
+            torch.zeros(rows, 1, **counts),
+            query_start_loc,
+            query_start_loc_cpu,
+            seq_lens=query_start_loc[1:],
+            seq_lens_cpu_upper_bound=query_start_loc_cpu[1:],
+        )
         drafts = torch.where(spec_mask_cpu, 1, -1)
-        accepted = torch.ones(rows, dtype=torch.int32, device=device)
         # So many that a row's queries are never more than its drafts and one.
-        made = _build(names, batch, drafts, accepted, max(batch.max_query_len, 1), {})
-        others = made.non_spec_query_start_loc
-        if others is None:
-            others = torch.zeros(rows - int(spec_mask_cpu.sum()) + 1, dtype=torch.int32, device=device)
-        given = made.spec_token_indx, made.non_spec_token_indx, made.spec_query_start_loc, others
-        return tuple(item.to(torch.int32, copy=True) for item in given)
+        most = max(batch.max_query_len, 1)
+        made = _build(names, batch, drafts, torch.ones(rows, **counts), most, {})
+        speculating = int(spec_mask_cpu.sum())
+        left_out = (
+            torch.empty(0, **counts),
+            torch.arange(batch.num_actual_tokens, **counts),
+            torch.zeros(1, **counts),
+            torch.zeros(rows - speculating + 1, **counts),
+        )
+        given = made.spec_token_indx, made.non_spec_token_indx, made.spec_query_start_loc, made.non_spec_query_start_loc
+        pairs = zip(given, left_out, strict=True)
+        return tuple((other if item is None else item).to(torch.int32, copy=True) for item, other in pairs)
 
     return spec_token_partition
 
@@ -225,15 +240,11 @@ def no_rows(inputs: Inputs) -> bool:
     return isinstance(states, Array) and states.data.ndim == 2 and not states.shape[0]
 
 
-def nobody_speculates(inputs: Inputs) -> bool:
-    """A step in which no request speculates."""
-    mask = inputs["spec_mask_cpu"]
-    return isinstance(mask, Array) and not (mask.data != 0).any()
-
-
-SPECULATIVE = "GDNAttentionMetadataBuilder.build: num_spec_decodes == 0 takes the path without spec_sequence_masks"
-SOME_ROWS = Narrowing(clause="there is a speculative row", source=SPECULATIVE, excludes=no_rows)
-SOME_SPECULATE = Narrowing(clause="a request speculates", source=SPECULATIVE, excludes=nobody_speculates)
+SOME_ROWS = Narrowing(
+    clause="there is a speculative row",
+    source="GDNAttentionMetadataBuilder.build: num_spec_decodes == 0 takes the path without spec_sequence_masks",
+    excludes=no_rows,
+)
 
 BUILD_ARGUMENTS = (
     "self",
@@ -276,5 +287,5 @@ SPLIT_DECODES_AND_PREFILLS = (
         runs="host",
     ),
 )
-SPEC_TOKEN_PARTITION = (_of_builder(_partition, SOME_SPECULATE),)
+SPEC_TOKEN_PARTITION = (_of_builder(_partition),)
 CLASSIFY = (_of_builder(_classified),)

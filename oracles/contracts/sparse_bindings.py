@@ -13,8 +13,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from oracles.arrays import Inputs
-from oracles.contract import Binding, Narrowing
+from oracles.contract import Binding
 from oracles.contracts.block_table_bindings import setting_up
 from oracles.contracts.mla_decode_bindings import DENSE_PAGE_INDICES, MLA_DECODE_LAYOUT
 from oracles.verdict import Unsupported
@@ -41,13 +40,12 @@ STRIDE = "BLOCK_STRIDE_ROWS"
 """A parameter of both conversions since pages of other layers may lie between blocks."""
 
 LOCAL = "get_dcp_local_seq_lens"
-LOCAL_KERNEL = "prepare_dcp_local_seq_lens"
-LOCAL_KERNEL_BEFORE = "maybe_prepare_dcp_local_seq_lens"
+LOCAL_KERNEL = "_dcp_local_seq_lens_kernel"
 PLAN = "get_mla_metadata_v1"
 PLAN_INFO = "get_mla_metadata_info_v1"
 
 TILE = 128
-"""Columns of a tile of both conversions, unless the rows are shorter."""
+"""Columns of a tile of both conversions, unless the rows are shorter; lengths of a tile of local lengths."""
 
 HEADS = 16
 """Query heads for which AITER plans as they are; other numbers are folded into these."""
@@ -185,10 +183,11 @@ def _local_lengths(names: Mapping[str, Any]) -> Callable[..., Any]:
 
 
 def _local_lengths_kernel(names: Mapping[str, Any]) -> Callable[..., Any]:
-    upstream = names.get(LOCAL_KERNEL) or names[LOCAL_KERNEL_BEFORE]
-
     def dcp_local_seq_lens(seq_lens: Any, dcp_size: int, dcp_rank: int | None, interleave: int) -> tuple[Any, ...]:
-        """The newer runner's kernel, one launch a rank, into a buffer that has an element for each length."""
+        """The newer runner's kernel, one launch a rank, into a buffer that has an element for each length.
+
+        It is launched as its only caller does, which returns or asserts where there is one rank.
+        """
         import torch
 
         lengths = seq_lens.reshape(-1)
@@ -196,7 +195,8 @@ def _local_lengths_kernel(names: Mapping[str, Any]) -> Callable[..., Any]:
 
         def of_rank(rank: int) -> Any:
             buffer = torch.empty(count, dtype=torch.int32, device=seq_lens.device)
-            upstream(buffer, lengths, count, dcp_size, rank, interleave)
+            grid = (-(-count // TILE),)
+            names[LOCAL_KERNEL][grid](buffer, lengths, dcp_size, rank, interleave, count, count, TILE)
             return buffer.view(seq_lens.shape)
 
         if dcp_rank is not None:
@@ -204,11 +204,6 @@ def _local_lengths_kernel(names: Mapping[str, Any]) -> Callable[..., Any]:
         return (torch.stack([of_rank(rank) for rank in range(dcp_size)], dim=-1),)
 
     return dcp_local_seq_lens
-
-
-def one_rank(inputs: Inputs) -> bool:
-    """No context parallelism."""
-    return inputs["dcp_size"] == 1
 
 
 def _split_plan(names: Mapping[str, Any]) -> Callable[..., Any]:
@@ -249,17 +244,10 @@ def _split_plan(names: Mapping[str, Any]) -> Callable[..., Any]:
     return mla_split_plan
 
 
-SEVERAL_RANKS = Narrowing(
-    clause="there is more than one rank",
-    source='prepare_dcp_local_seq_lens: "assert dcp_size > 1"',
-    excludes=one_rank,
-)
-
 CONVERT_COMMON = ("req_id", "block_table", "token_indices", "BLOCK_SIZE")
 CONVERT_ROCM = ("req_id", "block_table", "token_indices", "cu_seqlens", "paged_kv_indices")
 SEQLEN_ARGUMENTS = ("seq_lens", "cu_query_lens", "topk_token", "num_tokens", "max_query_len")
 LOCAL_ARGUMENTS = ("seq_lens", "dcp_size", "dcp_rank", "cp_kv_cache_interleave_size")
-LOCAL_KERNEL_ARGUMENTS = ("dcp_local_seq_lens", "seq_lens", "num_reqs", "dcp_size", "dcp_rank", "cp_interleave")
 COMMON_FOLLOW = (
     "vllm.model_executor.warmup.jit_warmup",
     "vllm.model_executor.warmup.jit_warmup_triton_helper",
@@ -316,11 +304,8 @@ DCP_LOCAL_SEQ_LENS = (
         project="vllm",
         name=LOCAL_KERNEL,
         symbols={CP_UTILS: (LOCAL_KERNEL,)},
-        other_symbols=({CP_UTILS: (LOCAL_KERNEL_BEFORE,)},),
-        signatures=dict.fromkeys((LOCAL_KERNEL, LOCAL_KERNEL_BEFORE), (LOCAL_KERNEL_ARGUMENTS,)),
         adapt=_local_lengths_kernel,
         runs="triton",
-        narrowings=(SEVERAL_RANKS,),
     ),
 )
 MLA_SPLIT_PLAN = (

@@ -23,8 +23,11 @@ Follow = Callable[[Inputs], Traced]
 _last: dict[Follow, tuple[Inputs, Seen | None]] = {}
 
 
-def _seen(inputs: Inputs, follow: Follow, ask: Callable[[Inputs], Expected], *names: str) -> Seen | None:
-    """What one call does, computed once for all predicates of a case; ``None`` where the contract refuses."""
+def look(inputs: Inputs, follow: Follow, ask: Callable[[Inputs], Expected], *names: str) -> Seen | None:
+    """What one call does, its results in the order of ``names``; ``None`` where the contract refuses.
+
+    All predicates of a case ask about the same call, so the last one is kept.
+    """
     if follow not in _last or _last[follow][0] is not inputs:
         expected = ask(inputs)
         seen = None
@@ -35,7 +38,8 @@ def _seen(inputs: Inputs, follow: Follow, ask: Callable[[Inputs], Expected], *na
     return _last[follow][1]
 
 
-def _left(seen: Seen, *names: str) -> bool:
+def left(seen: Seen, *names: str) -> bool:
+    """Whether the call leaves one of these tensors."""
     return isinstance(seen.effect, Traced) and not seen.effect.left.isdisjoint(names)
 
 
@@ -43,7 +47,7 @@ def _left(seen: Seen, *names: str) -> bool:
 
 
 def _lengths(inputs: Inputs) -> Seen | None:
-    return _seen(inputs, upstream.sparse_lengths, _sparse_lengths.expected, *_sparse_lengths.OUTPUTS)
+    return look(inputs, upstream.sparse_lengths, _sparse_lengths.expected, *_sparse_lengths.OUTPUTS)
 
 
 def _side_by_side(inputs: Inputs) -> bool:
@@ -59,7 +63,7 @@ def lengths_or_starts_apart(inputs: Inputs) -> bool:
 def starts_of_the_device(inputs: Inputs) -> bool:
     """Device starts for which queries lie outside the tokens."""
     seen = _lengths(inputs)
-    return seen is not None and _left(seen, "sparse_seq_lens") and _side_by_side(inputs)
+    return seen is not None and left(seen, "sparse_seq_lens") and _side_by_side(inputs)
 
 
 def fewer_tokens_than_queries(inputs: Inputs) -> bool:
@@ -72,7 +76,7 @@ def fewer_tokens_than_queries(inputs: Inputs) -> bool:
 
 
 def _slots(inputs: Inputs, follow: Follow) -> Seen | None:
-    return _seen(inputs, follow, _page_indices.sparse_expected, *_page_indices.SPARSE_OUTPUTS)
+    return look(inputs, follow, _page_indices.sparse_expected, *_page_indices.SPARSE_OUTPUTS)
 
 
 def no_slot_is_slot_0(inputs: Inputs) -> bool:
@@ -101,7 +105,7 @@ def row_past_its_columns(inputs: Inputs, follow: Follow) -> bool:
 def request_without_a_row(inputs: Inputs, follow: Follow) -> bool:
     """A request that is no row of the table, and a token to look up there."""
     seen = _slots(inputs, follow)
-    return seen is not None and _left(seen, "block_table")
+    return seen is not None and left(seen, "block_table")
 
 
 def request_of_a_wrapped_row(inputs: Inputs, follow: Follow) -> bool:
@@ -116,13 +120,13 @@ def request_of_a_wrapped_row(inputs: Inputs, follow: Follow) -> bool:
 def elements_without_a_place(inputs: Inputs, follow: Follow) -> bool:
     """Starts that lead out of the buffer, or elements apart."""
     seen = _slots(inputs, follow)
-    return seen is not None and seen.shows and _left(seen, "paged_kv_indices")
+    return seen is not None and seen.shows and left(seen, "paged_kv_indices")
 
 
 def ragged_starts_apart(inputs: Inputs, follow: Follow) -> bool:
     """Starts that do not lie side by side."""
     seen = _slots(inputs, follow)
-    return seen is not None and seen.shows and _left(seen, "paged_kv_indptr")
+    return seen is not None and seen.shows and left(seen, "paged_kv_indptr")
 
 
 # 2.3: _build_decode, its page indices
@@ -131,7 +135,7 @@ def ragged_starts_apart(inputs: Inputs, follow: Follow) -> bool:
 def _pages(inputs: Inputs, expansion: Expansion) -> Seen | None:
     # Upstream does not come that far without requests.
     names = ("paged_kv_indices", "paged_kv_indptr")
-    return _seen(inputs, _FOLLOWED[expansion], _page_indices.dense_expected, *names)
+    return look(inputs, _FOLLOWED[expansion], _page_indices.dense_expected, *names)
 
 
 _FOLLOWED: Mapping[Expansion, Follow] = {
@@ -170,7 +174,7 @@ def tables_or_pages_apart(inputs: Inputs, expansion: Expansion) -> bool:
     Until 0.31 also a table whose columns do not lie side by side.
     """
     seen = _pages(inputs, expansion)
-    if seen is None or not seen.shows or _left(seen, "seq_lens"):
+    if seen is None or not seen.shows or left(seen, "seq_lens"):
         return False
     return apart(tensor(inputs, "paged_kv_indices")) or not _outside_the_row(inputs)
 
@@ -178,7 +182,7 @@ def tables_or_pages_apart(inputs: Inputs, expansion: Expansion) -> bool:
 def decode_lengths_apart(inputs: Inputs) -> bool:
     """Lengths that do not lie side by side."""
     seen = _pages(inputs, "rows by lengths")
-    return seen is not None and seen.shows and not _outside_the_row(inputs) and _left(seen, "seq_lens")
+    return seen is not None and seen.shows and not _outside_the_row(inputs) and left(seen, "seq_lens")
 
 
 # 2.4: lengths of a rank
@@ -210,7 +214,7 @@ def local_length_past_int32(inputs: Inputs) -> bool:
 
 def _by_kernel(inputs: Inputs) -> tuple[bool, bool] | None:
     """Whether the kernel's lengths are wrong, and whether it reads nothing else."""
-    if isinstance(_local_lengths.expected(inputs), Refused) or number(inputs, "dcp_size") == 1:
+    if isinstance(_local_lengths.expected(inputs), Refused):
         return None
     found, inside = upstream.local_lengths_by_kernel(inputs)
     return _local(inputs, found), inside
@@ -230,7 +234,7 @@ def negative_round_of_the_kernel(inputs: Inputs) -> bool:
 
 def no_vector(inputs: Inputs) -> bool:
     """Lengths of another number of dimensions than one, which releases until 0.24 did not take."""
-    legal = not isinstance(_local_lengths.expected(inputs), Refused)
+    legal = isinstance(_local_lengths.expected(inputs), Values)
     return legal and tensor(inputs, "seq_lens").data.ndim != 1
 
 
@@ -268,7 +272,17 @@ def padding_gets_a_query(inputs: Inputs) -> bool:
     return layout.outputs["max_qo_len"] == 1 and not np.array_equal(starts, np.arange(starts.size))
 
 
-def _bound(suffix: str, argument: object, *predicates: Callable[..., bool]) -> dict[str, Predicate]:
+def rows_as_they_were(inputs: Inputs) -> bool:
+    """Rows that need another layout than the plain one, or, without graphs, have not one query each: until 0.24."""
+    queries, layout = _queries(inputs), _mla_layout.expected(inputs)
+    if queries is None or inputs["varlen_width"] or not queries.size or not isinstance(layout, Values):
+        return False
+    starts = tensor(inputs, "query_start_loc").data if inputs["full_graph"] else np.arange(queries.size + 1)
+    given = {"kernel_seq_lens": tensor(inputs, "seq_lens").data, "qo_indptr": starts, "max_qo_len": queries.max()}
+    return any(not np.array_equal(np.asarray(layout.outputs[name]), value) for name, value in given.items())
+
+
+def bound(suffix: str, argument: object, *predicates: Callable[..., bool]) -> dict[str, Predicate]:
     """The predicates of one of upstream's ways to do it."""
     return {f"{item.__name__}_{suffix}": partial(_with, item, argument) for item in predicates}
 
@@ -277,7 +291,8 @@ def _with(predicate: Callable[..., bool], argument: object, inputs: Inputs) -> b
     return predicate(inputs, argument)
 
 
-def _named(*predicates: Predicate) -> dict[str, Predicate]:
+def named(*predicates: Predicate) -> dict[str, Predicate]:
+    """Predicates under the names of their functions."""
     return {predicate.__name__: predicate for predicate in predicates}
 
 
@@ -290,23 +305,23 @@ _RAGGED = (row_past_its_columns, request_without_a_row, elements_without_a_place
 _LOOPS: tuple[Expansion, ...] = ("rows", "rows by lengths")
 
 SPARSE_INDPTR = {
-    **_named(lengths_or_starts_apart, starts_of_the_device, fewer_tokens_than_queries),
+    **named(lengths_or_starts_apart, starts_of_the_device, fewer_tokens_than_queries),
     **_every_case(_sparse_lengths.expected),
 }
 SPARSE_PAGE_INDICES: dict[str, Predicate] = {
-    **_named(no_slot_is_slot_0, refilled_without_slots),
-    **_bound("ragged", upstream.ragged, *_RAGGED),
-    **_bound("fetched", upstream.fetched, *_RAGGED, request_of_a_wrapped_row),
-    **_bound("packed", upstream.packed, request_without_a_row, request_of_a_wrapped_row),
+    **named(no_slot_is_slot_0, refilled_without_slots),
+    **bound("ragged", upstream.ragged, *_RAGGED),
+    **bound("fetched", upstream.fetched, *_RAGGED, request_of_a_wrapped_row),
+    **bound("packed", upstream.packed, request_without_a_row, request_of_a_wrapped_row),
     **_every_case(_page_indices.sparse_expected),
 }
 DENSE_PAGE_INDICES: dict[str, Predicate] = {
-    **_named(no_decode_rows, decode_lengths_apart),
-    **_bound("chunks", "chunks", length_outside_the_row, tables_or_pages_apart),
+    **named(no_decode_rows, decode_lengths_apart),
+    **bound("chunks", "chunks", length_outside_the_row, tables_or_pages_apart),
     **{
         name: predicate
         for loop in _LOOPS
-        for name, predicate in _bound(
+        for name, predicate in bound(
             loop.replace(" ", "_"),
             loop,
             length_outside_the_row,
@@ -317,7 +332,7 @@ DENSE_PAGE_INDICES: dict[str, Predicate] = {
     **_every_case(_page_indices.dense_expected),
 }
 DCP_LOCAL_SEQ_LENS = {
-    **_named(
+    **named(
         negative_local_length,
         local_length_past_int32,
         local_lengths_apart,
@@ -327,4 +342,4 @@ DCP_LOCAL_SEQ_LENS = {
     ),
     **_every_case(_local_lengths.expected),
 }
-MLA_DECODE_LAYOUT = _named(no_rows_to_lay_out, padding_gets_a_query)
+MLA_DECODE_LAYOUT = named(no_rows_to_lay_out, padding_gets_a_query, rows_as_they_were)

@@ -48,10 +48,13 @@ KDA_STUBS: Mapping[str, Any] = {"vllm.platforms:current_platform": _Platform()}
 
 
 def _of_table(upstream: Any, table: Any, lengths: Any, mode: str, block_size: int, blocks: int) -> Any:
-    """The columns. In mode "none" upstream hands on the table, of which every caller takes the first ``1 + S``."""
-    if mode == "all" and '- "all":' in (upstream.__doc__ or ""):
-        raise Unsupported(f'{COLUMNS}: the docstring of this release gives the whole table in mode "all"')
+    """The columns. In mode "none" upstream hands on the table, of which every caller takes the first ``1 + S``.
+
+    Refused with ``Unsupported``: mode "all" in a release that hands on the table there too, as it documents.
+    """
     made = upstream(table, lengths, SimpleNamespace(block_size=block_size, num_speculative_blocks=blocks), mode)
+    if mode == "all" and made is table:
+        raise Unsupported('this release hands on the whole table in mode "all", as its docstrings say')
     return made[:, : 1 + blocks] if mode == "none" else made
 
 

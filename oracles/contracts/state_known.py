@@ -15,31 +15,16 @@ from oracles.arrays import Array, Inputs
 from oracles.contract import Expected, Refused, Values
 from oracles.contracts import _batch_classes, _state_rows
 from oracles.contracts import _state_upstream as upstream
-from oracles.contracts._sparse_upstream import Traced, apart, number, tensor
+from oracles.contracts._sparse_upstream import number, tensor
 from oracles.contracts._state_upstream import MOST, Kernel
 from oracles.contracts.block_table_known import Seen
+from oracles.contracts.sparse_known import Follow, Predicate, bound, look, named
 
-Predicate = Callable[[Inputs], bool]
-Follow = Callable[[Inputs], Traced]
-
-_last: dict[Follow, tuple[Inputs, Seen | None]] = {}
 _FOLLOWED: Mapping[Kernel, Follow] = {
     "align": partial(upstream.columns, kernel="align"),
     "kimi": partial(upstream.columns, kernel="kimi"),
     "groups": partial(upstream.columns, kernel="groups"),
 }
-
-
-def _seen(inputs: Inputs, follow: Follow, ask: Callable[[Inputs], Expected], *names: str) -> Seen | None:
-    """What one call does, computed once for all predicates of a case; ``None`` where the contract refuses."""
-    if follow not in _last or _last[follow][0] is not inputs:
-        expected = ask(inputs)
-        seen = None
-        if not isinstance(expected, Refused):
-            wanted = [expected.outputs[name] for name in names] if isinstance(expected, Values) else []
-            seen = Seen(follow(inputs), expected, tuple(np.asarray(item) for item in wanted))
-        _last[follow] = (inputs, seen)
-    return _last[follow][1]
 
 
 def _allowed(ask: Callable[[Inputs], Expected], inputs: Inputs) -> bool:
@@ -51,16 +36,14 @@ def _allowed(ask: Callable[[Inputs], Expected], inputs: Inputs) -> bool:
 
 def gathers_past_the_row(inputs: Inputs) -> bool:
     """A state's column that the table does not have, gathered by torch."""
-    if inputs["mamba_cache_mode"] == "none" or not _allowed(_state_rows.columns_expected, inputs):
-        return False
-    found = upstream.gathered_columns(inputs)
-    return bool(((found < 0) | (found >= tensor(inputs, "block_table").shape[1])).any())
+    aligned = inputs["mamba_cache_mode"] != "none" and _allowed(_state_rows.columns_expected, inputs)
+    return aligned and _past_the_row(inputs)
 
 
 def _columns(inputs: Inputs, kernel: Kernel) -> Seen | None:
     if kernel == "groups" and inputs["mamba_cache_mode"] == "none":
         return None
-    return _seen(inputs, _FOLLOWED[kernel], _state_rows.columns_expected, "state_indices")
+    return look(inputs, _FOLLOWED[kernel], _state_rows.columns_expected, "state_indices")
 
 
 def _past_the_row(inputs: Inputs) -> bool:
@@ -75,27 +58,28 @@ def stride_that_does_not_compile(inputs: Inputs, kernel: Kernel) -> bool:
     return any(stride > MOST for stride in upstream.constants(inputs, kernel))
 
 
-def column_past_the_row(inputs: Inputs, kernel: Kernel) -> bool:
-    """A state's column that the table does not have."""
+def columns_elsewhere(inputs: Inputs, kernel: Kernel) -> bool:
+    """A state's column that the table does not have, or that a product in 32 bits does not reach.
+
+    Of the kernel for all groups also a table whose columns do not lie side by side.
+    """
     seen = _columns(inputs, kernel)
-    if seen is None or not seen.shows or stride_that_does_not_compile(inputs, kernel):
-        return False
-    return _past_the_row(inputs)
+    return seen is not None and seen.shows and not stride_that_does_not_compile(inputs, kernel)
 
 
-def columns_out_of_reach(inputs: Inputs, kernel: Kernel) -> bool:
-    """Lengths, rows or columns that a product in 32 bits does not reach; of all groups, columns apart."""
+def columns_far_away(inputs: Inputs, kernel: Kernel) -> bool:
+    """A state's column so far from the table that hardware may look for it elsewhere."""
     seen = _columns(inputs, kernel)
-    if seen is None or not seen.shows or stride_that_does_not_compile(inputs, kernel):
+    if seen is None or stride_that_does_not_compile(inputs, kernel):
         return False
-    return not _past_the_row(inputs)
+    return isinstance(seen.expected, Values) and upstream.far_columns(inputs, kernel)
 
 
 # 3.2: stage_spec_decode_metadata
 
 
 def _staged(inputs: Inputs) -> Seen | None:
-    return _seen(inputs, upstream.staged, _state_rows.staging_expected, *upstream.STAGED)
+    return look(inputs, upstream.staged, _state_rows.staging_expected, *upstream.STAGED)
 
 
 def staged_stride_that_does_not_compile(inputs: Inputs) -> bool:
@@ -133,7 +117,7 @@ def no_requests_to_split(inputs: Inputs) -> bool:
 
 
 def _split_until(inputs: Inputs, release: str) -> list[int] | None:
-    """What releases until one gave: until 0.30 rows without queries broke uniformity, until 0.24 flags did not count."""
+    """What releases until one gave: until 0.30 padding broke uniformity, until 0.24 ``is_prefilling`` did not count."""
     queries = _queries(inputs, "query_start_loc", _batch_classes.split_expected)
     if queries is None or not queries.size:
         return None
@@ -187,6 +171,11 @@ def _agreeing(inputs: Inputs) -> bool:
     return isinstance(_batch_classes.partition_expected(inputs), Values)
 
 
+def no_requests_to_part(inputs: Inputs) -> bool:
+    """A step without requests, of which the first is looked at."""
+    return _agreeing(inputs) and not tensor(inputs, "spec_mask_cpu").data.size
+
+
 def others_have_tokens(inputs: Inputs) -> bool:
     """Tokens of requests that speculate, and of others."""
     seen = _partition(inputs)
@@ -208,10 +197,15 @@ def padding_before_speculation(inputs: Inputs) -> bool:
     return not np.array_equal(starts, np.concatenate([[0], np.cumsum(queries[mask])]))
 
 
-def device_tokens_in_a_mixed_step(inputs: Inputs) -> bool:
-    """Device starts that are not the host's, in a step with tokens of both kinds."""
+def device_start_past_all_tokens(inputs: Inputs) -> bool:
+    """A start on the device behind the last one, in a step with tokens of both kinds."""
     seen = _partition(inputs)
-    return seen is not None and not _agreeing(inputs) and bool(seen[0][~seen[1]].any())
+    if seen is None or _agreeing(inputs) or not seen[0][~seen[1]].any():
+        return False
+    # torch compares how many tokens the rows sum up to with the host's number, and then writes row after row.
+    ends = np.cumsum(np.diff(tensor(inputs, "query_start_loc").data), dtype=np.int64)
+    total = seen[0].sum()
+    return bool(ends[-1] == total and ends.max() > total)
 
 
 # 3.5: build, its classes
@@ -257,31 +251,23 @@ def _classed_by_queries(queries: np.ndarray) -> list[int]:
     return [first, queries.size - first, 0, tokens, int(queries.sum()) - tokens, 0]
 
 
-def _named(*predicates: Predicate) -> dict[str, Predicate]:
-    return {predicate.__name__: predicate for predicate in predicates}
-
-
-def _of_kernel(kernel: Kernel, *predicates: Callable[..., bool]) -> dict[str, Predicate]:
-    return {f"{item.__name__}_{kernel}": partial(_with, item, kernel) for item in predicates}
-
-
-def _with(predicate: Callable[..., bool], argument: object, inputs: Inputs) -> bool:
-    return predicate(inputs, argument)
-
-
 STATE_COLUMNS: dict[str, Predicate] = {
-    **_named(gathers_past_the_row),
-    **_of_kernel("align", column_past_the_row, columns_out_of_reach),
-    **_of_kernel("kimi", column_past_the_row, columns_out_of_reach, stride_that_does_not_compile),
-    **_of_kernel("groups", column_past_the_row, columns_out_of_reach, stride_that_does_not_compile),
+    **named(gathers_past_the_row),
+    **bound("align", "align", columns_elsewhere, columns_far_away),
+    **bound("kimi", "kimi", columns_elsewhere, columns_far_away, stride_that_does_not_compile),
+    **bound("groups", "groups", columns_elsewhere, stride_that_does_not_compile),
     "every_case": partial(_allowed, _state_rows.columns_expected),
 }
 STAGE_DECODE_STATE: dict[str, Predicate] = {
-    **_named(staged_stride_that_does_not_compile, staged_vectors_apart, rows_to_stage),
+    **named(staged_stride_that_does_not_compile, staged_vectors_apart, rows_to_stage),
     "every_case": partial(_allowed, _state_rows.staging_expected),
 }
-SPLIT_DECODES_AND_PREFILLS = _named(no_requests_to_split, padding_is_no_uniform_decode, uniform_prefills_are_decodes)
-SPEC_TOKEN_PARTITION = _named(
-    others_have_tokens, somebody_speculates, padding_before_speculation, device_tokens_in_a_mixed_step
+SPLIT_DECODES_AND_PREFILLS = named(no_requests_to_split, padding_is_no_uniform_decode, uniform_prefills_are_decodes)
+SPEC_TOKEN_PARTITION = named(
+    no_requests_to_part,
+    others_have_tokens,
+    somebody_speculates,
+    padding_before_speculation,
+    device_start_past_all_tokens,
 )
-CLASSIFY = _named(no_requests_to_class, speculation_without_drafts, classes_without_state)
+CLASSIFY = named(no_requests_to_class, speculation_without_drafts, classes_without_state)

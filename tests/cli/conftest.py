@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -21,6 +22,8 @@ DATA = Path(__file__).parent / "data"
 # How far a run has come is told on standard error, and is no complaint.
 PROGRESS = re.compile(r"^\S+ \| .*: [a-z ]+ after \d+ cases\n", re.MULTILINE)
 WHOLE = "from oracles.cli import main; main(prog_name='oracles')"
+# The same command, whose nurseries are forked from a process that has imported torch.
+WARM = f"import runpy; runpy.run_path({str(ROOT / 'tests' / 'warm.py')!r})['use']({{descriptor}}); "
 # The same command with a scope of 136 inputs, for tests of what surrounds the judging.
 SMALL = (
     "import pathlib; from oracles import cli, domain, results; cli.CORPUS = pathlib.Path('none'); "
@@ -46,10 +49,15 @@ class Ended:
 
 
 class Command:
-    """Starts the command in an empty folder; whatever descends from it carries a mark in its environment."""
+    """Starts the command in an empty folder; whatever descends from it carries a mark in its environment.
 
-    def __init__(self, folder: Path) -> None:
+    ``seed`` is the descriptor of a socket to the process that nurseries are forked from, or ``None``: then each is
+    started as it is for a user.
+    """
+
+    def __init__(self, folder: Path, seed: int | None) -> None:
         self.folder = folder
+        self.seed = seed
         self.data = DATA
         self.mark = f"ORACLES_TEST_MARK={uuid.uuid4().hex}"
 
@@ -57,10 +65,12 @@ class Command:
         name, _, value = self.mark.partition("=")
         environment = os.environ | {name: value, "PYTHONPATH": str(ROOT), "FLAG": str(self.folder / "flag")}
         environment |= {"COLUMNS": "120", "TERM": "xterm"} | options.pop("env", {})
+        warm = "" if self.seed is None else WARM.format(descriptor=self.seed)
         return subprocess.Popen(
-            [sys.executable, "-c", SMALL if small else WHOLE, *arguments],
+            [sys.executable, "-c", warm + (SMALL if small else WHOLE), *arguments],
             cwd=self.folder,
             env=environment,
+            pass_fds=[] if self.seed is None else [self.seed],
             text=True,
             stdin=subprocess.DEVNULL,
             **({"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options),
@@ -108,8 +118,8 @@ class Command:
 
 
 @pytest.fixture
-def oracles(tmp_path: Path) -> Iterator[Command]:
-    command = Command(tmp_path)
+def oracles(tmp_path: Path, seed: ModuleType) -> Iterator[Command]:
+    command = Command(tmp_path, seed.started.control.fileno())
     yield command
     for pid in command.processes():
         with contextlib.suppress(ProcessLookupError):
@@ -138,7 +148,9 @@ def eventually() -> Callable[[Callable[[], Any]], Any]:
 
 
 @pytest.fixture
-def in_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
+def in_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_nurseries: None
+) -> Callable[..., tuple[int, str, str]]:
     """The command inside this process, for what ends before a worker is needed: exit code, output, errors."""
     from click.testing import CliRunner
 

@@ -22,7 +22,7 @@ from good import chunk_metadata as good
 
 
 @pytest.fixture
-def drive(tmp_path):
+def drive(tmp_path, warm_nurseries):
     """Examine a callable with this body, of which only Hypothesis draws inputs."""
 
     def run(body, *, examples=60, time_limit=60.0, **options):

@@ -25,7 +25,7 @@ from good import chunk_metadata as good
 
 
 @pytest.fixture
-def examine(tmp_path):
+def examine(tmp_path, warm_nurseries):
     """Examine a callable with this body, which sees its inputs as ``inputs``."""
 
     def run(body, *, scope=SCOPE, samples=SAMPLES, time_limit=60.0, listener=lambda result: None, corpus=None):

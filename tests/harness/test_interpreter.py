@@ -140,7 +140,7 @@ def test_pointer_tables(observed: dict[str, Any]) -> None:
     exact, skewed = observed["pointer_tables"]["0"], observed["pointer_tables"]["1"]
     assert keys(exact) == []
     assert exact["values"]["out"] == [[0] * 4, [1] * 4]
-    assert keys(skewed) == ["out_of_bounds_read:rows[0]", "out_of_bounds_read:rows[1]"]
+    assert set(keys(skewed)) == {"out_of_bounds_read:rows"}
 
 
 @pytest.mark.parametrize(

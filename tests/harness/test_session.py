@@ -24,7 +24,7 @@ from good import chunk_metadata as good
 
 
 @pytest.fixture
-def session(tmp_path):
+def session(warm_nurseries, tmp_path):
     """A session for a callable with this body, which sees its inputs as ``inputs``."""
     opened = []
 

@@ -54,7 +54,7 @@ def position(choices: list[int], profile: Profile, seed: int) -> int:
 
 
 @pytest.fixture
-def examine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Examined]:
+def examine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_nurseries: None) -> Callable[..., Examined]:
     """Examine ``FILE:NAME`` of this folder on a backend, as ``oracles check`` does."""
     # A worker process finds this repository as its tests do.
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]))

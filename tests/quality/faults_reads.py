@@ -48,7 +48,8 @@ repeat_interleave = _after(lambda starts, twin: torch.repeat_interleave(starts *
 copy_to_host = _after(lambda starts, twin: torch.zeros(starts.shape, dtype=starts.dtype).copy_(starts))
 formatted = _after(lambda starts, twin: f"{starts}")
 pickled = _after(lambda starts, twin: pickle.dumps(starts))
-storage = _after(lambda starts, twin: starts.untyped_storage().tolist()[:1])
+# `tolist` does the same for every byte of the buffer, guard zones included.
+storage = _after(lambda starts, twin: starts.untyped_storage()[0])
 in_a_thread = _after(_in_a_thread)
 
 

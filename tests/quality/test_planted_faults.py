@@ -16,14 +16,14 @@ class Fault:
     """A planted fault: the finding that has to be made with its smallest case, and what else may be found.
 
     ``example`` holds what is special about the smallest case (see ``inputs_of``). ``examples`` samples follow the
-    small scope where the scope cannot show the fault.
+    small scope where the scope cannot show the fault. Each scope is the smallest that shows its fault.
     """
 
     spec: str
     key: str
     example: dict[str, Any]
     also: tuple[str, ...] = ()
-    scope: Scope = field(default=Scope(1, 2))
+    scope: Scope = field(default=Scope(1, 1))
     examples: int = 0
     time_limit: float | None = None
 
@@ -43,17 +43,24 @@ value, memory, death = (
 )
 
 INDICES, OFFSETS = "wrong_value:chunk_indices", "wrong_value:chunk_offsets"
-TWO = Scope(2, 2)
+TOKENS, TWO = Scope(1, 2), Scope(2, 2)
 POISONED = ("unwritten:chunk_offsets", "uninitialised_read:chunk_indices", INDICES)
 
 FAULTS = (
-    value("returns_zeros", OFFSETS, (INDICES,), cu=[0, 1]),
+    value("returns_zeros", OFFSETS, (INDICES,), scope=TOKENS, cu=[0, 1]),
     value("echoes_an_input", OFFSETS, cu=[1]),
     value("renumbers_after_empty_sequences", INDICES, scope=TWO, cu=[0, 0, 1]),
-    value("drops_the_last_partial_chunk", OFFSETS, (INDICES, "wrong_shape:chunk_indices"), cu=[0, 1], chunk_size=2),
+    value(
+        "drops_the_last_partial_chunk",
+        OFFSETS,
+        (INDICES, "wrong_shape:chunk_indices"),
+        scope=TOKENS,
+        cu=[0, 1],
+        chunk_size=2,
+    ),
     value("one_chunk_too_many_for_whole_ones", OFFSETS, (INDICES,), cu=[0, 0]),
     value("counts_from_zero", OFFSETS, (INDICES,), cu=[1, 1]),
-    value("follows_the_host", OFFSETS, (INDICES,), cu=[0, 1], host=[0, 0]),
+    value("follows_the_host", OFFSETS, (INDICES,), scope=TOKENS, cu=[0, 1], host=[0, 0]),
     # Only lengths past 2^31 tell the widths apart, and these stand in no small scope.
     value("sums_in_32_bits", OFFSETS, (INDICES,), examples=700, dtype="int64", cu=[0, 1 << 31], host=[0, 0]),
     value("reads_int64_as_int32", OFFSETS, (INDICES,), cu=[1, 1], dtype="int64"),
@@ -80,7 +87,9 @@ FAULTS = (
         host=[0, 1],
     ),
     # That depends on an earlier case, so no single input shows it: the case is the first that was wrong.
-    memory("caches_by_host_values", "stale:chunk_offsets", ("stale:chunk_indices",), cu=[0, 1], host=[0, 0]),
+    memory(
+        "caches_by_host_values", "stale:chunk_offsets", ("stale:chunk_indices",), scope=TOKENS, cu=[0, 1], host=[0, 0]
+    ),
     memory("reuses_one_output_buffer", "stale:chunk_offsets", cu=[0, 0]),
     memory("returns_an_input_as_offsets", "stale:chunk_offsets", cu=[0], dtype="int64"),
     memory("rebases_its_input_in_place", "input_mutated:cu_seqlens", cu=[1]),
@@ -88,12 +97,14 @@ FAULTS = (
     memory("writes_between_the_rows_of_its_input", "out_of_bounds_write:cu_seqlens", cu=[0, 0], strides=(2,)),
     memory("ignores_the_stride", "uninitialised_read:chunk_offsets", POISONED, cu=[0, 0], strides=(2,)),
     memory("leaves_an_empty_batch_unwritten", "unwritten:chunk_offsets", cu=[0]),
-    memory("leaves_rows_past_the_total_unwritten", "unwritten:chunk_indices", cu=[0, 0], host=[0, 1]),
-    memory("sums_onto_unwritten_memory", "uninitialised_read:chunk_offsets", POISONED, cu=[0, 1]),
-    memory("pads_with_random_numbers", "nondeterministic:chunk_indices", cu=[0, 0], host=[0, 1]),
+    memory("leaves_rows_past_the_total_unwritten", "unwritten:chunk_indices", scope=TOKENS, cu=[0, 0], host=[0, 1]),
+    memory("sums_onto_unwritten_memory", "uninitialised_read:chunk_offsets", POISONED, scope=TOKENS, cu=[0, 1]),
+    memory("pads_with_random_numbers", "nondeterministic:chunk_indices", scope=TOKENS, cu=[0, 0], host=[0, 1]),
     death("segfaults_on_an_empty_sequence", "crash:SIGSEGV", cu=[0, 0]),
     death("exits_on_the_second_sequence", "crash:exit 7", scope=TWO, cu=[0, 1, 2]),
-    death("loops_for_ever_on_a_partial_chunk", "hang:time limit", time_limit=4.0, cu=[0, 1], chunk_size=2),
+    death(
+        "loops_for_ever_on_a_partial_chunk", "hang:time limit", time_limit=4.0, scope=TOKENS, cu=[0, 1], chunk_size=2
+    ),
     death("raises_for_an_empty_batch", "crash:IndexError", cu=[0]),
 )
 
@@ -103,8 +114,9 @@ def name_of(fault: Fault) -> str:
 
 
 def marks_of(fault: Fault) -> list[pytest.MarkDecorator]:
-    # Each attempt to reduce a hang costs its time limit; tests/cli has hangs that are not reduced.
-    return [pytest.mark.nightly] * (fault.key == "hang:time limit")
+    # Each attempt to reduce a hang costs its time limit; tests/cli has hangs that are not reduced. Sums in 32 bits show
+    # behind 667 cases only; `subtracts_in_32_bits` of host_contracts/test_causal_conv1d_metadata.py shows behind fewer.
+    return [pytest.mark.nightly] * (fault.key == "hang:time limit" or name_of(fault) == "sums_in_32_bits")
 
 
 @pytest.mark.parametrize("fault", [pytest.param(fault, id=name_of(fault), marks=marks_of(fault)) for fault in FAULTS])

@@ -17,31 +17,31 @@ class Fault(NamedTuple):
     key: str
     example: dict[str, Any]
     also: tuple[str, ...] = ()
-    scope: Scope = Scope(1, 2)
+    scope: Scope = Scope(1, 1)
     examples: int = 0
 
 
 BOTH = (INDICES, OFFSETS) = ("wrong_value:chunk_indices", "wrong_value:chunk_offsets")
-TWO = Scope(2, 2)
+TOKENS, TWO = Scope(1, 2), Scope(2, 2)
 HUGE = (2**31 + 8,)
 
 FAULTS = (
     Fault("load_mask", "out_of_bounds_read:cu_seqlens", {"cu": [0, 0]}),
     Fault("store_mask", "out_of_bounds_write:chunk_indices", {"cu": [0]}),
-    Fault("off_by_one_block", "unwritten:chunk_indices", {"cu": [0, 1]}),
+    Fault("off_by_one_block", "unwritten:chunk_indices", {"cu": [0, 1]}, scope=TOKENS),
     # A stride past 2^31 is sampled only.
     Fault(
         "stride_in_int32", "out_of_bounds_read:cu_seqlens", {"cu": [0, 0, 0], "strides": HUGE}, BOTH,
         examples=32,
     ),
     Fault("stride_ignored", "out_of_bounds_read:cu_seqlens", {"cu": [0, 0, 0], "strides": (2,)}, BOTH, TWO),
-    Fault("other_dropped", "uninitialised_read:chunk_indices", {"cu": [0, 1], "dtype": "int64"}),
+    Fault("other_dropped", "uninitialised_read:chunk_indices", {"cu": [0, 1], "dtype": "int64"}, scope=TOKENS),
     Fault("gaps_read", "out_of_bounds_read:cu_seqlens", {"cu": [0, 0], "strides": (2,)}),
-    Fault("partial_chunk_dropped", OFFSETS, {"cu": [0, 1], "chunk_size": 2}, (INDICES,)),
+    Fault("partial_chunk_dropped", OFFSETS, {"cu": [0, 1], "chunk_size": 2}, (INDICES,), scope=TOKENS),
     Fault("base_not_carried", INDICES, {"cu": [*range(130)]}, (OFFSETS,), examples=4),
     Fault("one_past_the_end", "out_of_bounds_write:chunk_offsets", {"cu": [0]}),
     Fault("race", "race:chunk_offsets", {"cu": [0, 65]}, ("race:chunk_indices",), examples=4),
-    Fault("tail_unwritten", "unwritten:chunk_indices", {"cu": [0, 0], "host": [0, 1]}),
+    Fault("tail_unwritten", "unwritten:chunk_indices", {"cu": [0, 0], "host": [0, 1]}, scope=TOKENS),
     Fault("nothing_launched_without_rows", "unwritten:chunk_offsets", {"cu": [0]}),
     Fault("grid_rounded_down", "unwritten:chunk_indices", {"cu": [0, 65]}, examples=4),
     Fault(

@@ -32,7 +32,9 @@ def test_an_entry_names_a_predicate_and_a_case_that_matches_it(entry: known.Entr
 def test_a_predicate_answers_for_every_input_and_not_always_yes(contract) -> None:
     inputs = [contract.domain(Sampler(3, index)) for index in range(400)]
     for name, predicate in contract.known.items():
-        answers = [predicate(values) for values in inputs]
+        answers = [predicate(values) for values in inputs[:ALWAYS_ASKED]]
+        # Some predicates run a reference: the rest is asked only while one of the answers is missing.
+        answers += itertools.takewhile(lambda _: len(set(answers)) < 2, map(predicate, inputs[ALWAYS_ASKED:]))
         assert set(answers) == {True, False}, name
 
 
