@@ -178,14 +178,14 @@ def partition_expected(inputs: Inputs) -> Expected:
 
 
 def partition_resample(inputs: Inputs) -> tuple[Inputs, ...]:
-    """The same lengths with the mask the other way round, where that is another answer."""
+    """The mask the other way round, and the other requests speculating; each where that is another answer."""
     first, mask = partition_expected(inputs), cast(Array, inputs["spec_mask_cpu"])
     if not isinstance(first, Values):
         return ()
     # The host knows how many tokens speculate, so a change of the mask may change the shapes: that is allowed.
-    other = {**inputs, "spec_mask_cpu": mask.with_values(mask.data[::-1])}
-    answered = partition_expected(other)
-    return () if not isinstance(answered, Values) or _plain(answered) == _plain(first) else (other,)
+    others = [{**inputs, "spec_mask_cpu": mask.with_values(other)} for other in (mask.data[::-1], ~mask.data)]
+    answers = [(other, partition_expected(other)) for other in others]
+    return tuple(o for o, e in answers if isinstance(e, Values) and _plain(e) != _plain(first))
 
 
 def partition_traits(inputs: Inputs) -> frozenset[str]:

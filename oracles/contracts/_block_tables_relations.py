@@ -37,7 +37,9 @@ def _requests(inputs: Inputs) -> range:
 
 
 def _gathers(inputs: Inputs) -> list[Operation]:
-    return [operation for operation in _operations(inputs) if operation[0] == "gather"]
+    """Those that show something: all that must not be refused."""
+    pairs = zip(_operations(inputs), _accepted(inputs), strict=True)
+    return [operation for operation, accepted in pairs if accepted and operation[0] == "gather"]
 
 
 def _with(inputs: Inputs, operations: Iterable[Operation]) -> Inputs:
@@ -149,8 +151,8 @@ def _looking_changes_nothing(function: Function, inputs: Inputs) -> str | None:
     look = _operations(inputs)[-1]
     more = _with(inputs, (new for old in _operations(inputs) for new in (old, look)))
     shown, own, at = _tables(function, more), [], 0
-    for operation in _operations(inputs):
-        if operation[0] == "gather":
+    for operation, accepted in zip(_operations(inputs), _accepted(inputs), strict=True):
+        if operation[0] == "gather" and accepted:
             own.append(shown[at])
             at += 1
         at += 1

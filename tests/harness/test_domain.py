@@ -306,6 +306,10 @@ def test_a_large_array_is_never_given_a_huge_stride():
     assert max(strides) <= 7
 
 
+DRAWN_ONE_BY_ONE = ("block_table.BlockTables",)
+"""Contracts whose inputs follow no rule: every operation of a life is a choice."""
+
+
 @pytest.mark.parametrize("name", [contract.full_name for contract in all_contracts()])
 def test_what_followed_a_rule_is_offered_one_by_one(name):
     """Few elements as the same input, more of them in parts; every form costs less, and replays strictly."""
@@ -323,6 +327,9 @@ def test_what_followed_a_rule_is_offered_one_by_one(name):
             assert spelled.cost < ruled.cost
             same += made == wanted
             parts += made != wanted
+    if name in DRAWN_ONE_BY_ONE:
+        assert same == parts == 0
+        return
     assert same > 5
     assert parts > 100
 

@@ -1,5 +1,6 @@
 """Known findings: the file keeps its rules, predicates are exact, and a run fails for news only."""
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +18,8 @@ from oracles.slot import Meta, Slot
 ROOT = Path(__file__).parents[2]
 ENTRIES = known.entries()
 NAME = "chunk_metadata.chunk_metadata"
+ENOUGH = 400 if os.environ.get("ORACLES_NIGHTLY") == "1" else 60
+"""Inputs that a predicate answers for. Some run a reference; more are asked only until both answers were given."""
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.id)
@@ -32,10 +35,12 @@ def test_an_entry_names_a_predicate_and_a_case_that_matches_it(entry: known.Entr
 def test_a_predicate_answers_for_every_input_and_not_always_yes(contract) -> None:
     inputs = [contract.domain(Sampler(3, index)) for index in range(400)]
     for name, predicate in contract.known.items():
-        answers = [predicate(values) for values in inputs[:ALWAYS_ASKED]]
-        # Some predicates run a reference: the rest is asked only while one of the answers is missing.
-        answers += itertools.takewhile(lambda _: len(set(answers)) < 2, map(predicate, inputs[ALWAYS_ASKED:]))
-        assert set(answers) == {True, False}, name
+        answers = set()
+        for number, values in enumerate(inputs):
+            answers.add(predicate(values))
+            if number >= ENOUGH and len(answers) == 2:
+                break
+        assert answers == {True, False}, name
 
 
 FAULTY = {

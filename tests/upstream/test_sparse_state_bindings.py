@@ -10,7 +10,7 @@ import pytest
 
 from oracles.arrays import array
 from oracles.contract import Binding
-from oracles.contracts import gdn_bindings, sparse_bindings, state_bindings
+from oracles.contracts import gdn_bindings, mla_decode_bindings, sparse_bindings, state_bindings
 from oracles.contracts import sparse_known as sparse
 from oracles.contracts import state_known as state
 from oracles.providers.archives import ArchiveTree
@@ -58,11 +58,12 @@ LAYOUT = {"seq_lens": [9, 5, 0], "varlen_width": 0, "full_graph": True}
 PADDED = {"query_start_loc": [0, 2, 4, 4], "query_start_loc_cpu": [0, 2, 4, 4], "num_decode_tokens": 6}
 
 
-def test_a_graph_gives_padding_rows_the_queries_of_all_others(bound):
+def test_a_graph_gives_padding_rows_the_queries_of_all_others(bound, released):
     layout = bound(sparse_bindings.MLA_DECODE_LAYOUT)
-    padded = layout(**LAYOUT, **PADDED)
-    assert padded == [[9, 5, 2], [0, 9, 14, 16], [0, 2, 4, 6], 2, 1]
     assert layout(**LAYOUT, **(PADDED | {"num_decode_tokens": 4})) == [[9, 5, 0], [0, 9, 14, 14], [0, 2, 4, 4], 2, 1]
+    if not ArchiveTree(released).read(mla_decode_bindings.FILE).count("def _uniform_padded_mtp_qo_len"):
+        pytest.skip("this release knows the plain layout only")
+    assert layout(**LAYOUT, **PADDED) == [[9, 5, 2], [0, 9, 14, 16], [0, 2, 4, 6], 2, 1]
 
 
 def test_rows_of_a_fixed_width_are_longer_by_the_queries_that_they_lack(bound):
