@@ -21,12 +21,13 @@ _INT64_MAX = 2**63 - 1
 _FEW, _MANY = 8, 32  # groups of a launch
 
 # Of the kernels.
-_TILE = tl.constexpr(256)
+_ROWS = tl.constexpr(4)  # of a tile
+_COLUMNS = tl.constexpr(32)
 _HALF = tl.constexpr(32)  # bits of the lower part of a number that travels in two
 
 # Every runtime argument but the tuples: a count, a stride, an address, its alignment never make Triton compile again.
 _ARGUMENTS = ["num_blocks", "group_stride", "count_stride", "idx_mapping", "idx_stride", "num_computed_tokens"]
-_ARGUMENTS += ["computed_stride", "num_rows", "num_requests"]
+_ARGUMENTS += ["computed_stride", "num_rows", "num_out_rows", "num_requests"]
 _FEW_ARGUMENTS = [f"{name}{group}" for name in ("table", "out") for group in range(_FEW)] + _ARGUMENTS
 _MANY_ARGUMENTS = [f"{name}{group}" for name in "to" for group in range(_MANY)] + _ARGUMENTS
 
@@ -65,6 +66,7 @@ def gather(
     if not any(rows.numel() for rows in out):
         return
     num_rows, num_groups = out[0].shape[0], len(out)
+    bands = -(-num_rows // _ROWS.value)
     kernel, size = (_gather_few_kernel, _FEW) if num_groups <= _FEW else (_gather_many_kernel, _MANY)
     requests = idx_mapping, step_of(idx_mapping, 0)
     computed = (None, 0) if num_computed_tokens is None else (num_computed_tokens, step_of(num_computed_tokens, 0))
@@ -73,7 +75,7 @@ def gather(
         some = slice(first, first + size)
         layouts = [_layout(table, rows) for table, rows in zip(block_tables[some], out[some], strict=True)]
         widest = max(rows.shape[1] for rows in out[some])
-        grid = num_rows, programs_each(num_rows * len(layouts), widest, _TILE.value), len(layouts)
+        grid = bands, programs_each(bands * len(layouts), widest, _COLUMNS.value), len(layouts)
         with device_of(num_blocks):
             kernel[grid](
                 *filled(block_tables[some], size),
@@ -85,6 +87,7 @@ def gather(
                 *requests,
                 *computed,
                 idx_mapping.numel(),
+                num_rows,
                 num_blocks.shape[1],
                 num_warps=1,
             )
@@ -113,13 +116,14 @@ def _gather_few_kernel(
     num_blocks, group_stride: tl.int64, count_stride: tl.int64,
     idx_mapping, idx_stride: tl.int64,
     num_computed_tokens, computed_stride: tl.int64,
-    num_rows: tl.int64, num_requests: tl.int64,
+    num_rows: tl.int64, num_out_rows: tl.int64, num_requests: tl.int64,
 ):
     tables = table0, table1, table2, table3, table4, table5, table6, table7
     outs = out0, out1, out2, out3, out4, out5, out6, out7
     counts = num_blocks, group_stride, count_stride
+    requests = idx_mapping, idx_stride, num_rows, num_requests
     computed = num_computed_tokens, computed_stride
-    _gather_row(tables, outs, layouts, windows, counts, idx_mapping, idx_stride, computed, num_rows, num_requests)
+    _gather_rows(tables, outs, layouts, windows, counts, requests, computed, num_out_rows)
 
 
 @triton.jit(do_not_specialize=_MANY_ARGUMENTS, do_not_specialize_on_alignment=_MANY_ARGUMENTS)
@@ -132,7 +136,7 @@ def _gather_many_kernel(
     num_blocks, group_stride: tl.int64, count_stride: tl.int64,
     idx_mapping, idx_stride: tl.int64,
     num_computed_tokens, computed_stride: tl.int64,
-    num_rows: tl.int64, num_requests: tl.int64,
+    num_rows: tl.int64, num_out_rows: tl.int64, num_requests: tl.int64,
 ):
     tables = (
         t0, t1, t2, t3, t4, t5, t6, t7, t8, t9, t10, t11, t12, t13, t14, t15,
@@ -143,33 +147,37 @@ def _gather_many_kernel(
         o16, o17, o18, o19, o20, o21, o22, o23, o24, o25, o26, o27, o28, o29, o30, o31,
     )
     counts = num_blocks, group_stride, count_stride
+    requests = idx_mapping, idx_stride, num_rows, num_requests
     computed = num_computed_tokens, computed_stride
-    _gather_row(tables, outs, layouts, windows, counts, idx_mapping, idx_stride, computed, num_rows, num_requests)
+    _gather_rows(tables, outs, layouts, windows, counts, requests, computed, num_out_rows)
 # fmt: on
 
 
 @triton.jit
-def _gather_row(tables, outs, layouts, windows, counts, idx_mapping, idx_stride, computed, num_rows, num_requests):
-    """One row of one group a program; programs of axis 1 share its columns."""
-    row, group = tl.program_id(0).to(tl.int64), tl.program_id(2)
-    request = tl.load(idx_mapping + row * idx_stride, mask=row < num_rows, other=-1).to(tl.int64)
-    stop, tokens = tl.zeros((), tl.int64), tl.zeros((), tl.int64)
-    if (request >= 0) & (request < num_requests):
-        num_blocks, group_stride, count_stride = counts
-        stop = tl.load(num_blocks + group.to(tl.int64) * group_stride + request * count_stride).to(tl.int64)
-        if windows is not None:
-            num_computed_tokens, computed_stride = computed
-            tokens = tl.load(num_computed_tokens + request * computed_stride).to(tl.int64)
-    else:
-        request = tl.zeros((), tl.int64)
-    _copy_of_group(tables, outs, layouts, windows, group, row, request, stop, tokens, 0, len(tables))
+def _gather_rows(tables, outs, layouts, windows, counts, requests, computed, num_out_rows):
+    """Some rows of one group a program; programs of axis 1 share their columns."""
+    idx_mapping, idx_stride, num_rows, num_requests = requests
+    group = tl.program_id(2)
+    rows = tl.program_id(0).to(tl.int64) * _ROWS + tl.arange(0, _ROWS)
+    owners = tl.load(idx_mapping + rows * idx_stride, mask=rows < num_rows, other=-1).to(tl.int64)
+    known = (owners >= 0) & (owners < num_requests)
+    owners = tl.where(known, owners, 0)
+    num_blocks, group_stride, count_stride = counts
+    places = group.to(tl.int64) * group_stride + owners * count_stride
+    stops = tl.load(num_blocks + places, mask=known, other=0).to(tl.int64)
+    tokens = tl.zeros((_ROWS,), tl.int64)
+    if windows is not None:
+        num_computed_tokens, computed_stride = computed
+        tokens = tl.load(num_computed_tokens + owners * computed_stride, mask=known, other=0).to(tl.int64)
+    exist = rows < num_out_rows
+    _copy_of_group(tables, outs, layouts, windows, group, rows, exist, owners, stops, tokens, 0, len(tables))
 
 
 @triton.jit
 def _copy_of_group(
-    tables, outs, layouts, windows, group, row, request, stop, tokens, FIRST: tl.constexpr, COUNT: tl.constexpr
+    tables, outs, layouts, windows, group, rows, exist, owners, stops, tokens, FIRST: tl.constexpr, COUNT: tl.constexpr
 ):
-    """Copy the row, of a group among ``COUNT`` (a power of two) from ``FIRST`` on.
+    """Copy the rows, of a group among ``COUNT`` (a power of two) from ``FIRST`` on.
 
     Every group has its own code, because to choose among the arguments of all takes more registers than there are: the
     compiler loads them all at the beginning, unless they are used in a loop that only one group runs through.
@@ -177,45 +185,54 @@ def _copy_of_group(
     HALF: tl.constexpr = COUNT // 2
     if COUNT > 1:
         if group < FIRST + HALF:
-            _copy_of_group(tables, outs, layouts, windows, group, row, request, stop, tokens, FIRST, HALF)
+            _copy_of_group(tables, outs, layouts, windows, group, rows, exist, owners, stops, tokens, FIRST, HALF)
         else:
-            _copy_of_group(tables, outs, layouts, windows, group, row, request, stop, tokens, FIRST + HALF, HALF)
+            LAST: tl.constexpr = FIRST + HALF
+            _copy_of_group(tables, outs, layouts, windows, group, rows, exist, owners, stops, tokens, LAST, HALF)
     else:
-        first = tl.zeros((), tl.int64)
+        strides = layouts.table_row_strides[FIRST], layouts.table_column_strides[FIRST]
+        out_strides = layouts.out_row_strides[FIRST], layouts.out_column_strides[FIRST]
+        window = None
         if windows is not None:
-            first = _left_behind(windows, tokens, FIRST)
-        _copy(tables[FIRST], outs[FIRST], layouts, row, request, first, stop, FIRST)
+            window = windows.high_reaches[FIRST], windows.low_reaches[FIRST]
+            window += windows.high_sizes[FIRST], windows.low_sizes[FIRST]
+        # Nothing here depends on the group but arguments, so that this function is translated once.
+        num_columns = layouts.num_columns[FIRST]
+        _copy(tables[FIRST], strides, outs[FIRST], out_strides, num_columns, window, rows, exist, owners, stops, tokens)
 
 
 @triton.jit
-def _copy(table, out, layouts, row, request, first, stop, GROUP: tl.constexpr):
-    table += request * even(layouts.table_row_strides[GROUP])
-    out += row * even(layouts.out_row_strides[GROUP])
-    table_stride, out_stride = even(layouts.table_column_strides[GROUP]), even(layouts.out_column_strides[GROUP])
-    num_columns = even(layouts.num_columns[GROUP])
-    stop = tl.minimum(tl.maximum(stop, 0), num_columns)
+def _copy(table, strides, out, out_strides, num_columns, window, rows, exist, owners, stops, tokens):
+    """Copy columns up to ``stops`` of rows ``owners`` to those of ``rows`` that exist; the rest is NULL."""
+    num_columns = even(num_columns)
+    stops = tl.minimum(tl.maximum(stops, 0), num_columns)
     # Places in a tile are of 32 bits; only where the tile lies is not.
-    places = tl.arange(0, _TILE)
-    table += places * table_stride
-    out += places * out_stride
-    column = tl.program_id(1).to(tl.int64) * _TILE
+    places = tl.arange(0, _COLUMNS)[None, :]
+    stride, out_stride = even(strides[1]), even(out_strides[1])
+    table += (owners * even(strides[0]))[:, None] + places * stride
+    out += (rows * even(out_strides[0]))[:, None] + places * out_stride
+    column = tl.program_id(1).to(tl.int64) * _COLUMNS
     while column < num_columns:
-        owned = (places >= _in_tile(first - column)) & (places < _in_tile(stop - column))
-        blocks = tl.load(table + column * table_stride, mask=owned, other=0)
-        tl.store(out + column * out_stride, blocks, mask=places < _in_tile(num_columns - column))
-        column += tl.num_programs(1).to(tl.int64) * _TILE
+        owned = places < _in_tile(stops - column)[:, None]
+        if window is not None:
+            owned &= _in_sight(window, column + places, tokens)
+        blocks = tl.load(table + column * stride, mask=owned, other=0)
+        inside = exist[:, None] & (places < _in_tile(num_columns - column))
+        tl.store(out + column * out_stride, blocks, mask=inside)
+        column += tl.num_programs(1).to(tl.int64) * _COLUMNS
 
 
 @triton.jit
 def _in_tile(columns):
-    return tl.minimum(tl.maximum(columns, 0), _TILE).to(tl.int32)
+    return tl.minimum(tl.maximum(columns, 0), _COLUMNS).to(tl.int32)
 
 
 @triton.jit
-def _left_behind(windows, tokens, GROUP: tl.constexpr):
-    """How many columns a window has left behind."""
-    reach = (even(windows.high_reaches[GROUP]) << _HALF) | even(windows.low_reaches[GROUP])
-    size = (even(windows.high_sizes[GROUP]) << _HALF) | even(windows.low_sizes[GROUP])
-    left = tl.where(reach > 0, tl.maximum(tl.maximum(tokens, 0) - reach, 0), 0)
-    # Without signs, dividing takes fewer instructions.
-    return (left.to(tl.uint64) // size.to(tl.uint64)).to(tl.int64)
+def _in_sight(window, columns, tokens):
+    """Which columns the window has not left behind, in rows with so many computed tokens."""
+    reach = (even(window[0]) << _HALF) | even(window[1])
+    size = ((even(window[2]) << _HALF) | even(window[3])).to(tl.uint64)
+    left = tl.where(reach > 0, tl.maximum(tl.maximum(tokens, 0) - reach, 0), 0).to(tl.uint64)
+    # A column is behind if the tokens up to its end are: one product a column, where a row would take a division.
+    stops = (columns + 1).to(tl.uint64)
+    return (tl.umulhi(stops, size) > 0) | (stops * size > left[:, None])

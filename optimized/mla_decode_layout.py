@@ -19,7 +19,7 @@ _LEAST_LENGTH = 1
 """``min_kv_seq_len``: what is known of the kernel lengths without a look at the device."""
 
 # Of the kernel.
-_TILE = tl.constexpr(1024)
+_TILE = tl.constexpr(256)
 
 # Every runtime argument: a count, a stride, an address or its alignment never makes Triton compile again.
 _ARGUMENTS = ["query_start_loc", "start_stride", "seq_lens", "length_stride", "kernel_seq_lens", "paged_kv_indptr"]
@@ -140,6 +140,7 @@ def _launch(
             num_rows,
             min(width, _INT32_MAX),  # More is legal only without rows.
             int(adaptive),
+            num_warps=1,
         )
     return kernel_seq_lens, paged_kv_indptr, qo_indptr
 

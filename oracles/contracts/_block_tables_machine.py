@@ -22,11 +22,14 @@ MOST_STEPS = (12, 60)
 MOST_ROWS = 40
 """Rows of all groups together, unless one group has more: the interpreter takes 20 ms for each in every gather."""
 
-MOST_IDS = 4
-"""Blocks of one group that one append brings, but for a full row."""
+DRAWN_GROUPS = 2
+"""Groups whose sizes and appends are drawn; more follow these in turn. So a case with fewer is one choice away."""
 
-EDGES = (1, 0, (1 << 16) - 1, (1 << 27) - 1, (1 << 31) - 1_000)
-"""Where the ids begin that a case hands out."""
+ALL = 5
+"""So many blocks of one group in an append stand for as many as its row has room for."""
+
+EDGES = (1, 0, (1 << 16) - 1, (1 << 27) - 1, (1 << 31) - 20_000)
+"""Where the ids begin that a case hands out. Behind the last there are enough for the longest case."""
 
 
 @dataclass
@@ -66,12 +69,12 @@ class Machine:
         return self.source.integer(0, self.rows - 1, near=(0, 0, 1, self.rows - 1), small=2)
 
     def ids(self, free: list[int]) -> tuple[tuple[int, ...], ...]:
-        """New ids for each group, no more than are free."""
-        made = []
-        for room in free:
-            count = min(self.source.integer(0, MOST_IDS, near=(1, 1, room), small=2), room)
-            if room > MOST_IDS and self.source.pick(2, weights=(9, 1), small=1):
-                count = room
+        """New ids for each group, no more than are free. Only the first groups' numbers of them are drawn."""
+        made: list[tuple[int, ...]] = []
+        drawn = [self.source.integer(0, ALL, near=(1, 1, 2, ALL), small=2) for _ in free[:DRAWN_GROUPS]]
+        for group, room in enumerate(free):
+            wanted = drawn[group % DRAWN_GROUPS]
+            count = room if wanted == ALL else min(wanted, room)
             made.append(tuple(range(self.next_id, self.next_id + count)))
             self.next_id += count
         return tuple(made)
@@ -168,9 +171,11 @@ def domain(source: Source) -> Inputs:
         if source.pick(2, weights=(20, 1), small=1)
         else source.integer(1, max(MOST_ROWS // rows, 1), near=(2, 3), small=1)
     )
-    capacities = tuple(source.choose((2, 3, 4, 1, 0, 130), small=1) for _ in range(min(groups, 2)))
+    drawn = range(min(groups, DRAWN_GROUPS))
+    capacities = tuple(source.choose((2, 3, 4, 1, 0, 130), small=1) for _ in drawn)
     capacities += (3,) * (groups - len(capacities))
-    block_sizes = tuple(source.choose((16, 1, 64, 784), small=1) for _ in capacities)
+    sizes = [source.choose((16, 1, 64, 784), small=1) for _ in drawn]
+    block_sizes = tuple(sizes[group % DRAWN_GROUPS] for group in range(groups))
     machine = Machine(
         source,
         rows,
@@ -181,7 +186,7 @@ def domain(source: Source) -> Inputs:
         mistakes=source.choose((True, False), weights=(1, 2), small=1),
     )
     most = source.choose(MOST_STEPS, weights=(4, 1), small=1)
-    while len(machine.operations) < most and (most == MOST_STEPS[1] or source.more(len(machine.operations))):
+    while len(machine.operations) < most and _more(source, most, len(machine.operations)):
         machine.step()
     machine.finish()
     source.event(f"operations: {len(machine.operations) // 10 * 10} or more")
@@ -196,6 +201,11 @@ def domain(source: Source) -> Inputs:
         "refilled": source.choose((False, True), weights=(3, 1), small=1),
         "idx_buffer": array([-7] * rows, machine.dtype),
     }
+
+
+def _more(source: Source, most: int, so_far: int) -> bool:
+    """Whether there is another step. It is one choice in long cases too, so that each step can be left out."""
+    return bool(source.pick(2, weights=(1, most))) if most == MOST_STEPS[1] else source.more(so_far)
 
 
 def _refused(source: Source) -> Inputs:

@@ -99,7 +99,7 @@ def refilled_without_slots(inputs: Inputs) -> bool:
 def row_past_its_columns(inputs: Inputs, follow: Follow) -> bool:
     """A row that is longer than there are top-k columns."""
     seen = _slots(inputs, follow)
-    return seen is not None and seen.settled and bool((seen.differing[0] & seen.effect.untouched[0]).any())
+    return seen is not None and seen.left_over
 
 
 def request_without_a_row(inputs: Inputs, follow: Follow) -> bool:
@@ -175,6 +175,8 @@ def tables_or_pages_apart(inputs: Inputs, expansion: Expansion) -> bool:
     """
     seen = _pages(inputs, expansion)
     if seen is None or not seen.shows or left(seen, "seq_lens"):
+        return False
+    if seen.settled and not seen.differing[0].any():
         return False
     return apart(tensor(inputs, "paged_kv_indices")) or not _outside_the_row(inputs)
 

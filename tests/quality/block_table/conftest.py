@@ -21,18 +21,18 @@ from oracles.backends.base import Variation
 from oracles.check import Subject, judge, same, wrong_shape
 from oracles.contract import Contract, Expected, Values
 from oracles.contracts import by_name
-from oracles.domain import Replay, Sampler, Scope, walk
+from oracles.domain import Replay, Sampler, Scope, Source, walk
 from oracles.providers import find
 from oracles.reduce import Choices, Reducer
 from oracles.results import PROFILES
 from oracles.verdict import Unsupported
 
 HERE = Path(__file__).parent
-SMALL = Scope(1, 2)
+SMALL = Scope(1, 1)
 MOST = PROFILES["dev"].examples
 NIGHTLY = bool(os.environ.get("ORACLES_NIGHTLY"))
 SEEDS = range(10 if NIGHTLY else 1)
-UNUSUAL = 300 if NIGHTLY else 12
+UNUSUAL = 300 if NIGHTLY else 6
 """Samples that correct code has to pass, besides the small scope. Each costs some seven calls."""
 
 
@@ -152,14 +152,19 @@ def smallest_case() -> Callable[[str, str, str], Inputs | None]:
             source = Replay(candidate, lenient=True)
             return tuple(source.choices) if shows(subject, domain(source), key) else None
 
+        def drawn() -> Iterator[tuple[Inputs, Source]]:
+            yield from walk(domain, SMALL)
+            for index in range(MOST):
+                source = Sampler(0, index)
+                yield domain(source), source
+
         def replayed(choices: Choices) -> Replay:
             source = Replay(choices, lenient=True)
             domain(source)
             return source
 
-        for index in range(MOST):
-            source = Sampler(0, index)
-            if shows(subject, domain(source), key):
+        for inputs, source in drawn():
+            if shows(subject, inputs, key):
                 # A budget in seconds would make the result depend on the machine's load; attempts are counted.
                 reducer = Reducer(
                     test,

@@ -119,7 +119,7 @@ class Steps:
     order: Callable[..., Any] = field(default=list)
 
 
-def gather(steps=Steps(), /, **call):  # noqa: B008  # frozen
+def gather(steps=Steps(), /, **call):  # frozen
     """All steps together, for both contracts."""
     steps.refuse(call)
     for number in steps.order(range(len(call["out"]))):

@@ -55,7 +55,7 @@ class Steps:
     result: Callable[..., Any] = result
 
 
-def expand(steps=Steps(), /, *, block_table, blocks_per_kernel_block, stride):  # noqa: B008  # frozen
+def expand(steps=Steps(), /, *, block_table, blocks_per_kernel_block, stride):  # frozen
     """All steps together."""
     steps.refuse(block_table, blocks_per_kernel_block, stride)
     firsts = steps.first(steps.blocks(block_table), blocks_per_kernel_block, stride)

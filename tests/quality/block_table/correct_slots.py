@@ -125,7 +125,7 @@ class Steps:
     disable: Callable[..., Any] = disable
 
 
-def map_slots(steps=Steps(), /, *, enabled=True, **call):  # noqa: B008  # frozen
+def map_slots(steps=Steps(), /, *, enabled=True, **call):  # frozen
     """All steps together, for both contracts."""
     call = SimpleNamespace(**{"kernel_block_size": call["block_size"], **call})
     steps.refuse(call)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from correct_gather import blocks_of, counts_of, gather, owned, refuse_call, replaces, requests_of, select, write
+from correct_gather import blocks_of, counts_of, gather, owned, refuse_call, replaces, requests_of, write
 
 _cache: dict = {}
 

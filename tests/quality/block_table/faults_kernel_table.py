@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from correct_kernel_table import blocks_of, expand, parts_of, refuse, replaces, result, spread
+from correct_kernel_table import blocks_of, expand, parts_of, refuse, replaces, spread
 
 _cache: dict = {}
 

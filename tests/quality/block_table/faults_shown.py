@@ -48,7 +48,9 @@ class AppliesAppendsAgain(BlockTables):
     def apply(self):
         super().apply()
         for req, ids in self.journal:
-            self.staged[req] = [row[:width] for row, width in zip(self.joined(self.staged[req], ids), self.widths, strict=True)]
+            self.staged[req] = [
+                row[:width] for row, width in zip(self.joined(self.staged[req], ids), self.widths, strict=True)
+            ]
 
 
 class AppliesOnlyRowsWithBlocks(BlockTables):

@@ -5,7 +5,19 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import torch
-from correct_slots import PAD, Steps, local_of, map_slots, owner_of, refuse, replaces, requests_of, rows_of, slots_of, write
+from correct_slots import (
+    PAD,
+    Steps,
+    local_of,
+    map_slots,
+    owner_of,
+    refuse,
+    replaces,
+    requests_of,
+    rows_of,
+    slots_of,
+    write,
+)
 
 _cache: dict = {}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from correct_gather import first_of, gather, owned, refuse, refuse_call, replaces, select
+from correct_gather import first_of, gather, refuse, refuse_call, replaces, select
 
 _cache: dict = {}
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from oracles.arrays import array
-from oracles.case import Case
-
 PLAIN, WINDOWED = "gather_block_tables", "gather_block_tables_windowed"
 
 PLAIN_FAULTS = {

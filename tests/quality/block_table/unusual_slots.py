@@ -84,9 +84,8 @@ def writes_twice(**call):
 
 def keeps_a_workspace(**call):
     """Slots that live on between calls; only elements from the first start on are taken from it."""
-    shape, device = call["slot_mapping"].shape, call["positions"].device
-    own = _cache.setdefault(shape, torch.empty(shape, dtype=torch.int64, device=device))
-    own.copy_(call["slot_mapping"])
+    buffer = call["slot_mapping"]
+    own = _cache.setdefault((buffer.shape, buffer.dtype), torch.empty_like(buffer)).copy_(buffer)
     map_slots(**call | {"slot_mapping": own})
     call["slot_mapping"].copy_(own)
 
