@@ -192,39 +192,34 @@ def _copy_of_group(
     else:
         strides = layouts.table_row_strides[FIRST], layouts.table_column_strides[FIRST]
         out_strides = layouts.out_row_strides[FIRST], layouts.out_column_strides[FIRST]
-        window = None
-        if windows is not None:
-            window = windows.high_reaches[FIRST], windows.low_reaches[FIRST]
-            window += windows.high_sizes[FIRST], windows.low_sizes[FIRST]
-        # Nothing here depends on the group but arguments, so that this function is translated once.
         num_columns = layouts.num_columns[FIRST]
+        if windows is None:
+            window = None
+        else:
+            reach, size = windows.high_reaches[FIRST], windows.high_sizes[FIRST]
+            window = reach, windows.low_reaches[FIRST], size, windows.low_sizes[FIRST]
+        # Nothing there depends on the group but arguments, so that the function is translated once.
         _copy(tables[FIRST], strides, outs[FIRST], out_strides, num_columns, window, rows, exist, owners, stops, tokens)
 
 
 @triton.jit
 def _copy(table, strides, out, out_strides, num_columns, window, rows, exist, owners, stops, tokens):
     """Copy columns up to ``stops`` of rows ``owners`` to those of ``rows`` that exist; the rest is NULL."""
-    num_columns = even(num_columns)
-    stops = tl.minimum(tl.maximum(stops, 0), num_columns)
-    # Places in a tile are of 32 bits; only where the tile lies is not.
-    places = tl.arange(0, _COLUMNS)[None, :]
-    stride, out_stride = even(strides[1]), even(out_strides[1])
-    table += (owners * even(strides[0]))[:, None] + places * stride
-    out += (rows * even(out_strides[0]))[:, None] + places * out_stride
-    column = tl.program_id(1).to(tl.int64) * _COLUMNS
+    num_columns, stride, out_stride = even(num_columns), even(strides[1]), even(out_strides[1])
+    column, step = tl.program_id(1).to(tl.int64) * _COLUMNS, tl.num_programs(1).to(tl.int64) * _COLUMNS
+    columns = column + tl.arange(0, _COLUMNS)[None, :]
+    table += (owners * even(strides[0]))[:, None] + columns * stride
+    out += (rows * even(out_strides[0]))[:, None] + columns * out_stride
     while column < num_columns:
-        owned = places < _in_tile(stops - column)[:, None]
+        inside = columns < num_columns
+        owned = inside & (columns < stops[:, None])
         if window is not None:
-            owned &= _in_sight(window, column + places, tokens)
-        blocks = tl.load(table + column * stride, mask=owned, other=0)
-        inside = exist[:, None] & (places < _in_tile(num_columns - column))
-        tl.store(out + column * out_stride, blocks, mask=inside)
-        column += tl.num_programs(1).to(tl.int64) * _COLUMNS
-
-
-@triton.jit
-def _in_tile(columns):
-    return tl.minimum(tl.maximum(columns, 0), _COLUMNS).to(tl.int32)
+            owned &= _in_sight(window, columns, tokens)
+        tl.store(out, tl.load(table, mask=owned, other=0), mask=inside & exist[:, None])
+        table += step * stride
+        out += step * out_stride
+        columns += step
+        column += step
 
 
 @triton.jit

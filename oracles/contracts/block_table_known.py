@@ -106,6 +106,11 @@ def _seen(inputs: Inputs, runner: Runner | None, expected: Expected) -> Seen:
     return _last[runner][1]
 
 
+def every_case(inputs: Inputs) -> bool:
+    """Every input of a slot mapping that its contract allows."""
+    return not isinstance(_expected(inputs, "newer"), Refused)
+
+
 def _numbers(inputs: Inputs, name: str) -> list[int]:
     return cast("list[int]", cast(Array, inputs[name]).data.tolist())
 
@@ -285,6 +290,7 @@ def _of(runner: Runner, prefix: str, what: Callable[[Seen], bool], *conditions: 
 
 COMMON = (column_past_row, negative_position, start_outside)
 SLOT_MAPPING: dict[str, Predicate] = {
+    "every_case": every_case,
     **_of("newer", "", lambda seen: seen.shows, *COMMON, vectors_apart, columns_apart, token_past_the_table),
     **_of("newer", "", lambda seen: seen.wrong, slot_past_int32),
     **_of("newer", "", lambda seen: seen.endless, endless_step),

@@ -212,6 +212,11 @@ def _strays(inputs: Inputs, reason: str, *, clears: bool) -> bool:
     return found is not None and reason in found[0].strays
 
 
+def every_life(inputs: Inputs) -> bool:
+    """Every life that the newer class knows."""
+    return _newer(inputs, clears=True) is not None
+
+
 def mapping_apart(inputs: Inputs) -> bool:
     """Request numbers that do not lie side by side."""
     return _strays(inputs, "mapping", clears=True)
@@ -300,6 +305,7 @@ def older_stale_tail(inputs: Inputs) -> bool:
 
 
 PREDICATES = (
+    every_life,
     mapping_apart,
     request_outside,
     no_columns,

@@ -8,8 +8,6 @@ from oracles.contracts import _mla_layout as layout
 from oracles.contracts import _mla_plans as plans
 from oracles.contracts import _page_indices as pages
 from oracles.contracts import _sparse_lengths as lengths
-from oracles.contracts import mla_decode_bindings as decode
-from oracles.contracts import sparse_bindings as bindings
 
 INDEX = "int32 or int64"
 TABLE = Input(name="block_table", role="device", doc="int32 [R, M], block ids, none negative")
@@ -40,7 +38,6 @@ CONTRACTS = (
         traits=lengths.traits,
         optimized="optimized.sparse_indptr:sparse_indptr",
         runs="triton",
-        bindings=bindings.SPARSE_INDPTR,
     ),
     Contract(
         family="sparse_indptr",
@@ -63,7 +60,6 @@ CONTRACTS = (
         traits=pages.sparse_traits,
         optimized="optimized.sparse_indptr:sparse_page_indices",
         runs="triton",
-        bindings=bindings.SPARSE_PAGE_INDICES,
     ),
     Contract(
         family="sparse_indptr",
@@ -86,7 +82,6 @@ CONTRACTS = (
         traits=pages.dense_traits,
         optimized="optimized.sparse_indptr:dense_page_indices",
         runs="triton",
-        bindings=decode.DENSE_PAGE_INDICES,
     ),
     Contract(
         family="sparse_indptr",
@@ -106,7 +101,6 @@ CONTRACTS = (
         traits=local.traits,
         optimized="optimized.sparse_indptr:dcp_local_seq_lens",
         runs="triton",
-        bindings=bindings.DCP_LOCAL_SEQ_LENS,
     ),
     Contract(
         family="sparse_indptr",
@@ -135,7 +129,6 @@ CONTRACTS = (
         traits=plans.traits,
         optimized="optimized.mla_split_plan:mla_split_plan",
         runs="host",
-        bindings=bindings.MLA_SPLIT_PLAN,
     ),
     Contract(
         family="sparse_indptr",
@@ -163,6 +156,5 @@ CONTRACTS = (
         traits=layout.traits,
         optimized="optimized.mla_decode_layout:mla_decode_layout",
         runs="triton",
-        bindings=decode.MLA_DECODE_LAYOUT,
     ),
 )

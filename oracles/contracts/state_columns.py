@@ -5,7 +5,6 @@ from __future__ import annotations
 from oracles.contract import Contract, Input, Output
 from oracles.contracts import _batch_classes as classes
 from oracles.contracts import _state_rows as rows
-from oracles.contracts import state_bindings
 
 INDEX = "int32 or int64"
 STARTS = Input(name="query_start_loc", role="device", doc=f"{INDEX} [R+1], first query of each request")
@@ -42,7 +41,6 @@ CONTRACTS = (
         traits=rows.columns_traits,
         optimized="optimized.state_columns:state_columns",
         runs="triton",
-        bindings=state_bindings.STATE_COLUMNS,
     ),
     Contract(
         family="state_columns",
@@ -61,7 +59,6 @@ CONTRACTS = (
         traits=rows.staging_traits,
         optimized="optimized.state_columns:stage_decode_state",
         runs="triton",
-        bindings=state_bindings.STAGE_DECODE_STATE,
     ),
     Contract(
         family="state_columns",
@@ -82,7 +79,6 @@ CONTRACTS = (
         traits=classes.split_traits,
         optimized="optimized.batch_classes:split_decodes_and_prefills",
         runs="host",
-        bindings=state_bindings.SPLIT_DECODES_AND_PREFILLS,
     ),
     Contract(
         family="state_columns",
@@ -102,7 +98,6 @@ CONTRACTS = (
         traits=classes.partition_traits,
         optimized="optimized.state_columns:spec_token_partition",
         runs="triton",
-        bindings=state_bindings.SPEC_TOKEN_PARTITION,
     ),
     Contract(
         family="state_columns",
@@ -128,6 +123,5 @@ CONTRACTS = (
         traits=classes.classes_traits,
         optimized="optimized.batch_classes:classify_linear_attention_batch",
         runs="host",
-        bindings=state_bindings.CLASSIFY,
     ),
 )

@@ -11,7 +11,6 @@ from oracles.backends.cdna.code_object import read
 from oracles.backends.cdna.ir import ARCHITECTURES
 from oracles.backends.cdna.statistics import statistics
 from oracles.contracts import all_contracts
-from oracles.contracts import by_name as contract_by_name
 from oracles.providers import resolve
 
 LAUNCHING = [contract for contract in all_contracts() if contract.runs == "triton"]

@@ -153,7 +153,7 @@ def smallest_case() -> Callable[[str, str, str], Inputs | None]:
             return tuple(source.choices) if shows(subject, domain(source), key) else None
 
         def drawn() -> Iterator[tuple[Inputs, Source]]:
-            yield from walk(domain, SMALL)
+            yield from walk(domain, PROFILES["ci"].scope)
             for index in range(MOST):
                 source = Sampler(0, index)
                 yield domain(source), source

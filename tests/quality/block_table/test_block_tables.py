@@ -45,6 +45,14 @@ PLANTED = [
     for key, names in faults.items()
     for fault in names.split()
 ]
+UNSEEN = (
+    ("KeepsTheCallersLists", "wrong_value:tables", "every append brings lists that nobody uses again"),
+    ("AcceptsSizesOfNothing", "wrongly_accepted:block_sizes", "the refusal of the reference passes for the callable's"),
+)
+PLANTED += [
+    pytest.param(f"faults_tables.py:{fault}", key, id=fault, marks=pytest.mark.xfail(strict=True, reason=reason))
+    for fault, key, reason in UNSEEN
+]
 
 
 @pytest.mark.parametrize(("spec", "key"), PLANTED)
@@ -62,7 +70,6 @@ def test_a_fault_is_found(spec: str, key: str, look_for) -> None:
         "unusual_tables.py:UploadsChangedRows",
         "unusual_tables.py:AppliesIntoTwoTables",
         "unusual_tables.py:HasOneWideTable",
-        "unusual_tables.py:GathersTwice",
         "unusual_tables.py:GathersRowByRow",
         "unusual_tables.py:KeepsItsRowsOnTheDevice",
     ],

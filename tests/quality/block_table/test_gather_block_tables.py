@@ -56,6 +56,16 @@ PLANTED = [
     for key, names in faults.items()
     for fault in names.split()
 ]
+PLANTED.append(
+    pytest.param(
+        PLAIN,
+        "faults_gather.py:puts_its_own_tables_into_the_list",
+        "wrong_value:out",
+        # Lists of in/out buffers are looked at after the call, when they hold what the callable put into them.
+        marks=pytest.mark.xfail(strict=True, reason="in/out lists are judged by what they hold afterwards"),
+        id="puts_its_own_tables_into_the_list",
+    )
+)
 
 
 @pytest.mark.parametrize(("contract", "spec", "key"), PLANTED)
@@ -77,7 +87,6 @@ CORRECT = [
         (WINDOWED, "unusual_gather.py:returns_its_buffers"),
         (WINDOWED, "unusual_gather.py:copies_row_by_row"),
         (WINDOWED, "unusual_gather.py:gathers_from_a_flat_copy"),
-        (WINDOWED, "unusual_gather.py:tells_known_ids_by_clamping"),
         (WINDOWED, "unusual_gather.py:keeps_a_workspace"),
     )
 ]

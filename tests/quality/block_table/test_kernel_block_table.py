@@ -48,7 +48,6 @@ def test_a_fault_is_found(fault: str, key: str, look_for) -> None:
         "unusual_kernel_table.py:goes_part_by_part",
         "unusual_kernel_table.py:returns_rows_of_a_wider_buffer",
         "unusual_kernel_table.py:returns_a_transposed_buffer",
-        "unusual_kernel_table.py:writes_twice",
         "unusual_kernel_table.py:wraps_in_32_bits",
         "unusual_kernel_table.py:keeps_a_workspace",
     ],

@@ -13,21 +13,20 @@ def ints(*values: object) -> Array:
 
 
 SMALLEST: dict[tuple[str, str, str], Inputs] = {
-    ("BlockTables", "faults_tables.py:AppendsGroupByGroup", "wrong_value:tables"): {
-        "block_sizes": (16, 16),
+    ("BlockTables", "faults_tables.py:MovesToItselfErase", "wrong_value:tables"): {
+        "block_sizes": (16,),
         "max_num_reqs": 2,
-        "max_num_blocks_per_group": (2, 2),
-        # The second group is full, so the first one may not change either.
-        "operations": (("append", 0, ((1,), (1, 1, 1)), False), ("apply",), ("gather", 0, 2)),
+        "max_num_blocks_per_group": (2,),
+        "operations": (("append", 0, ((1,),), False), ("move", 0, 0), ("apply",), ("gather", 0, 2)),
         "idx_mappings": (ints(0, 1),),
         "refilled": False,
         "idx_buffer": ints(-7, -7),
     },
     ("gather_block_tables", "faults_gather.py:keeps_stale_columns", "wrong_value:out"): {
-        "block_tables": (ints([1]),),
-        "num_blocks": ints([1]),
-        "idx_mapping": ints(-1),
-        "out": (ints([7]),),
+        "block_tables": (ints([1, 0], [2, 3]),),
+        "num_blocks": ints([1, 2]),
+        "idx_mapping": ints(0, 1),
+        "out": (ints([7, 8], [9, 10]),),
     },
     ("slot_mapping", "faults_slots.py:reads_the_next_row", "wrong_value:slot_mapping"): {
         "block_table": ints([1]),
@@ -58,8 +57,14 @@ SMALLEST: dict[tuple[str, str, str], Inputs] = {
         "enabled": True,
         "slot_mapping": array([1001], "int64"),
     },
-    ("gather_block_tables_windowed", "faults_windowed.py:takes_no_window_for_one_of_no_tokens", "wrong_value:out"): {
-        "block_tables": (ints([1]),),
+    ("gather_block_tables_windowed", "faults_windowed.py:ignores_the_reach", "wrong_value:out"): {
+        "block_tables": (ints([1, 2]),),
+        "num_blocks": ints([2]),
+        "idx_mapping": ints(0),
+        "num_computed_tokens": ints(2),
+        "window_reach": (1,),
+        "block_sizes": (2,),
+        "out": (ints([7, 8]),),
     },
 }
 

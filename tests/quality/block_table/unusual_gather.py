@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from correct_gather import blocks_of, gather, known, refuse_call, replaces
+from correct_gather import blocks_of, gather, refuse_call, replaces
 
 _cache: dict = {}
 
@@ -42,11 +42,6 @@ def compares_with_all_requests(group, requests):
 def gathers_from_a_flat_copy(group, requests):
     places = requests[:, None] * group.width + torch.arange(group.width, device=requests.device)
     return torch.take(group.table.contiguous(), places)
-
-
-@replaces("known")
-def tells_known_ids_by_clamping(group, requests):
-    return known(group, requests) & (requests.clamp(0, group.table.shape[0] - 1) == requests)
 
 
 def writes_twice(**call):

@@ -16,11 +16,6 @@ def returns_a_list(**call):
     return [expand(**call)]
 
 
-def returns_one_of_two(**call):
-    """A tuple of its only result."""
-    return (expand(**call),)
-
-
 @replaces("spread")
 def repeats_columns(firsts, parts):
     count = parts.shape[0]
@@ -47,12 +42,6 @@ def returns_rows_of_a_wider_buffer(table):
 def returns_a_transposed_buffer(table):
     buffer = torch.empty((table.shape[1], table.shape[0]), dtype=torch.int32, device=table.device)
     return buffer.copy_(table.T).T
-
-
-@replaces("result")
-def writes_twice(table):
-    made = torch.full(table.shape, -7, dtype=torch.int32, device=table.device)
-    return made.copy_(table)
 
 
 def wraps_in_32_bits(*, block_table, blocks_per_kernel_block, stride):

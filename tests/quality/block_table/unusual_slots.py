@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from correct_slots import PAD, map_slots, replaces, requests_of, slots_of, write
+from correct_slots import PAD, map_slots, replaces, slots_of, write
 
 _cache: dict = {}
 SHORT = 40
@@ -16,11 +16,6 @@ def _tokens(call):
 def returns_a_mapping(**call):
     map_slots(**call)
     return {"slot_mapping": call["slot_mapping"], "num_tokens": call["positions"].shape[0]}
-
-
-def returns_its_buffer(**call):
-    map_slots(**call)
-    return (call["slot_mapping"],)
 
 
 @replaces("rows")
@@ -59,12 +54,6 @@ def counts_blocks_in_int64(call, blocks, local):
     """A slot as so many tokens behind the first of its column."""
     first = local - local.remainder(call.kernel_block_size)
     return local + (blocks.to(torch.int64) * call.kernel_block_size - first)
-
-
-@replaces("requests")
-def takes_behind_the_last_row_for_row_minus_one(call, rows):
-    ids = torch.cat([call.idx_mapping.new_full((1,), -1), call.idx_mapping.flip(0)]).to(torch.int64)
-    return torch.where(rows < call.idx_mapping.shape[0], ids.flip(0)[rows], requests_of(call, rows))
 
 
 @replaces("slots")

@@ -62,15 +62,6 @@ class HasOneWideTable(BlockTables):
         return self.zeros(rows, sum(self.widths)).split(self.widths, 1) if self.widths else ()
 
 
-class GathersTwice(BlockTables):
-    """First other rows."""
-
-    def fill(self, view, table, requests):
-        view.fill_(-7)
-        super().fill(view, table, requests.flip(0))
-        super().fill(view, table, requests)
-
-
 class GathersRowByRow(BlockTables):
     def fill(self, view, table, requests):
         view[requests.shape[0] :] = 0
