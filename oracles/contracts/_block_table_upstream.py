@@ -121,7 +121,8 @@ def divided(one: Numbers, other: Numbers | int) -> Numbers:
     """Division as kernels do it: towards zero."""
     quotient: Numbers = one // other
     inexact: Numbers = (one % other != 0) & (one < 0)
-    return quotient + inexact.astype(quotient.dtype)
+    rounded: Numbers = quotient + inexact.astype(quotient.dtype)
+    return rounded
 
 
 def gathered(inputs: Inputs) -> Effect:

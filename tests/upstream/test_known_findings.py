@@ -120,7 +120,7 @@ def judged(tmp_path: Path, function, matches, shows=("wrong_value:chunk_offsets"
     from oracles.check import Subject
 
     entry = SimpleNamespace(id="known-one", shows=shows, cumulative=cumulative)
-    implementation = SimpleNamespace(narrowings=(), refuses=True, refusal_types=(ValueError,))
+    implementation = SimpleNamespace(narrowings=(), refuses=True, refusal_types=(ValueError,), graphs=False)
     subject = Subject(by_name(NAME), implementation, function, backend_by_name("host"))
     slot = Slot(tmp_path / "x.slot", create=Meta(NAME, "s", "f", "host"))
     events: list[object] = []

@@ -17,7 +17,16 @@ EXAMPLES = 200 if os.environ.get("ORACLES_NIGHTLY") == "1" else 60
 """Behind the small scope and the kept cases, which alone show every known finding."""
 
 BINDINGS = [(contract, binding) for contract in all_contracts() for binding in contract.bindings]
-OF_VLLM = [pytest.param(*pair, id=pair[1].name) for pair in BINDINGS if pair[1].project == "vllm"]
+EVERY_RUN = "chunk_metadata"
+"""The family whose bindings are judged in every run: a binding takes a minute or two, and there are dozens."""
+
+OF_VLLM = [
+    pytest.param(
+        contract, binding, id=binding.name, marks=[pytest.mark.nightly] if contract.family != EVERY_RUN else []
+    )
+    for contract, binding in BINDINGS
+    if binding.project == "vllm"
+]
 
 
 @pytest.mark.upstream
