@@ -8,6 +8,7 @@ from oracles.contracts import _mla_layout as layout
 from oracles.contracts import _mla_plans as plans
 from oracles.contracts import _page_indices as pages
 from oracles.contracts import _sparse_lengths as lengths
+from oracles.contracts import sparse_bindings, sparse_known
 
 INDEX = "int32 or int64"
 TABLE = Input(name="block_table", role="device", doc="int32 [R, M], block ids, none negative")
@@ -38,6 +39,8 @@ CONTRACTS = (
         traits=lengths.traits,
         optimized="optimized.sparse_indptr:sparse_indptr",
         runs="triton",
+        bindings=sparse_bindings.SPARSE_INDPTR,
+        known=sparse_known.SPARSE_INDPTR,
     ),
     Contract(
         family="sparse_indptr",
@@ -60,6 +63,8 @@ CONTRACTS = (
         traits=pages.sparse_traits,
         optimized="optimized.sparse_indptr:sparse_page_indices",
         runs="triton",
+        bindings=sparse_bindings.SPARSE_PAGE_INDICES,
+        known=sparse_known.SPARSE_PAGE_INDICES,
     ),
     Contract(
         family="sparse_indptr",
@@ -82,6 +87,8 @@ CONTRACTS = (
         traits=pages.dense_traits,
         optimized="optimized.sparse_indptr:dense_page_indices",
         runs="triton",
+        bindings=sparse_bindings.DENSE_PAGE_INDICES,
+        known=sparse_known.DENSE_PAGE_INDICES,
     ),
     Contract(
         family="sparse_indptr",
@@ -101,6 +108,8 @@ CONTRACTS = (
         traits=local.traits,
         optimized="optimized.sparse_indptr:dcp_local_seq_lens",
         runs="triton",
+        bindings=sparse_bindings.DCP_LOCAL_SEQ_LENS,
+        known=sparse_known.DCP_LOCAL_SEQ_LENS,
     ),
     Contract(
         family="sparse_indptr",
@@ -129,6 +138,7 @@ CONTRACTS = (
         traits=plans.traits,
         optimized="optimized.mla_split_plan:mla_split_plan",
         runs="host",
+        bindings=sparse_bindings.MLA_SPLIT_PLAN,
     ),
     Contract(
         family="sparse_indptr",
@@ -156,5 +166,7 @@ CONTRACTS = (
         traits=layout.traits,
         optimized="optimized.mla_decode_layout:mla_decode_layout",
         runs="triton",
+        bindings=sparse_bindings.MLA_DECODE_LAYOUT,
+        known=sparse_known.MLA_DECODE_LAYOUT,
     ),
 )

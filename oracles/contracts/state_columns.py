@@ -5,6 +5,7 @@ from __future__ import annotations
 from oracles.contract import Contract, Input, Output
 from oracles.contracts import _batch_classes as classes
 from oracles.contracts import _state_rows as rows
+from oracles.contracts import state_bindings, state_known
 
 INDEX = "int32 or int64"
 STARTS = Input(name="query_start_loc", role="device", doc=f"{INDEX} [R+1], first query of each request")
@@ -41,6 +42,8 @@ CONTRACTS = (
         traits=rows.columns_traits,
         optimized="optimized.state_columns:state_columns",
         runs="triton",
+        bindings=state_bindings.STATE_COLUMNS,
+        known=state_known.STATE_COLUMNS,
     ),
     Contract(
         family="state_columns",
@@ -59,6 +62,8 @@ CONTRACTS = (
         traits=rows.staging_traits,
         optimized="optimized.state_columns:stage_decode_state",
         runs="triton",
+        bindings=state_bindings.STAGE_DECODE_STATE,
+        known=state_known.STAGE_DECODE_STATE,
     ),
     Contract(
         family="state_columns",
@@ -79,6 +84,8 @@ CONTRACTS = (
         traits=classes.split_traits,
         optimized="optimized.batch_classes:split_decodes_and_prefills",
         runs="host",
+        bindings=state_bindings.SPLIT_DECODES_AND_PREFILLS,
+        known=state_known.SPLIT_DECODES_AND_PREFILLS,
     ),
     Contract(
         family="state_columns",
@@ -98,6 +105,8 @@ CONTRACTS = (
         traits=classes.partition_traits,
         optimized="optimized.state_columns:spec_token_partition",
         runs="triton",
+        bindings=state_bindings.SPEC_TOKEN_PARTITION,
+        known=state_known.SPEC_TOKEN_PARTITION,
     ),
     Contract(
         family="state_columns",
@@ -123,5 +132,7 @@ CONTRACTS = (
         traits=classes.classes_traits,
         optimized="optimized.batch_classes:classify_linear_attention_batch",
         runs="host",
+        bindings=state_bindings.CLASSIFY,
+        known=state_known.CLASSIFY,
     ),
 )

@@ -14,8 +14,13 @@ from oracles.contracts import all_contracts
 from oracles.providers import resolve
 
 LAUNCHING = [contract for contract in all_contracts() if contract.runs == "triton"]
-KERNELS = {"chunk_metadata.chunk_metadata": 2, "block_table.BlockTables": 2}
-"""Kernels of a contract, where it is not one: of small and large batches; of apply and gather."""
+KERNELS = {
+    "chunk_metadata.chunk_metadata": 2,
+    "block_table.BlockTables": 3,
+    "block_table.gather_block_tables": 2,
+    "block_table.gather_block_tables_windowed": 2,
+}
+"""Kernels of a contract, where it is not one: of small and large batches, of few groups and many, of apply and gather."""
 
 EVERY_RUN = "chunk_metadata.chunk_metadata"
 """Compiling the kernels of a dozen contracts for two architectures takes minutes; the others are nightly."""

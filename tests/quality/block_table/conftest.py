@@ -122,18 +122,18 @@ class Found:
 
 
 @pytest.fixture
-def look_for() -> Callable[[str, str, str], Found]:
+def look_for() -> Callable[..., Found]:
     """Look for a fault under the name of its verdict, and print after how many cases it was found."""
 
-    def look(contract: str, spec: str, key: str) -> Found:
+    def look(contract: str, spec: str, key: str, samples: int = MOST) -> Found:
         subject, stream = loaded(contract, spec), stream_of(contract)
         needed: list[float] = []
         for seed in SEEDS:
-            cases = enumerate(stream.cases(seed), 1)
+            cases = enumerate(stream.cases(seed, samples), 1)
             needed.append(next((number for number, inputs in cases if shows(subject, inputs, key)), float("inf")))
             if needed[0] <= len(stream.small):
                 break  # the small scope is the same for every seed
-        found = Found(contract, spec.partition(":")[2], key, tuple(needed), len(stream.small) + MOST)
+        found = Found(contract, spec.partition(":")[2], key, tuple(needed), len(stream.small) + samples)
         print(found)
         return found
 

@@ -56,22 +56,18 @@ PLANTED = [
     for key, names in faults.items()
     for fault in names.split()
 ]
-PLANTED.append(
-    pytest.param(
-        PLAIN,
-        "faults_gather.py:puts_its_own_tables_into_the_list",
-        "wrong_value:out",
-        # Lists of in/out buffers are looked at after the call, when they hold what the callable put into them.
-        marks=pytest.mark.xfail(strict=True, reason="in/out lists are judged by what they hold afterwards"),
-        id="puts_its_own_tables_into_the_list",
-    )
-)
 
 
 @pytest.mark.parametrize(("contract", "spec", "key"), PLANTED)
 def test_a_fault_is_found(contract: str, spec: str, key: str, look_for) -> None:
     found = look_for(contract, spec, key)
     assert found.median <= found.given, found.needed
+
+
+@pytest.mark.xfail(strict=True, reason="lists of in/out buffers are judged by what they hold after the call")
+def test_a_fault_is_found_that_replaces_buffers(look_for) -> None:
+    found = look_for(PLAIN, "faults_gather.py:puts_its_own_tables_into_the_list", "wrong_value:out", samples=20)
+    assert found.median <= found.given
 
 
 CORRECT = [
