@@ -20,7 +20,7 @@ KERNELS = {
     "block_table.gather_block_tables": 2,
     "block_table.gather_block_tables_windowed": 2,
 }
-"""Kernels of a contract, where it is not one: of small and large batches, of few groups and many, of apply and gather."""
+"""Kernels of a contract, where it is not one: of small and large batches, of few groups and many, of apply."""
 
 EVERY_RUN = "chunk_metadata.chunk_metadata"
 """Compiling the kernels of a dozen contracts for two architectures takes minutes; the others are nightly."""
