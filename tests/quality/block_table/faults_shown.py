@@ -43,7 +43,7 @@ class AppliesAppendsAgain(BlockTables):
 
     def append(self, req, ids_per_group, overwrite):
         super().append(req, ids_per_group, overwrite)
-        self.journal.append((req, ids_per_group))
+        self.journal.append((req, [list(ids) for ids in ids_per_group]))
 
     def apply(self):
         super().apply()
