@@ -20,6 +20,7 @@ from oracles.verdict import Unsupported
 NEWER = "vllm/v1/worker/gpu/block_table.py"
 OLDER = "vllm/v1/worker/block_table.py"
 UTILS = "vllm/v1/worker/utils.py"
+BUFFERS = "vllm/v1/worker/gpu/buffer_utils.py"
 
 GATHER_METHOD = "BlockTables.gather_block_tables"
 SLOTS_METHOD = "BlockTables.compute_slot_mappings"
@@ -49,7 +50,9 @@ def _no_group() -> Any:
 
 PLATFORM = _Platform()
 
-# Without unified addressing, upstream copies its host buffers explicitly: its own way for such platforms.
+# Without unified addressing, upstream copies its host buffers explicitly: its own way for such platforms, which
+# releases before 0.30 do not have.
+WITHOUT_UVA: Mapping[str, tuple[str, ...]] = {BUFFERS: ("NonUvaBuffer",)}
 NEWER_STUBS: Mapping[str, Any] = {
     "vllm.logger:init_logger": lambda name: _Logger(),
     "vllm.platforms:current_platform": PLATFORM,
@@ -340,7 +343,7 @@ def _newer(method: str, adapt: Adapt, parameters: tuple[str, ...]) -> Binding:
     return Binding(
         project="vllm",
         name=method,
-        symbols={NEWER: ("BlockTables", method)},
+        symbols={NEWER: ("BlockTables", method), **WITHOUT_UVA},
         signatures={"BlockTables": NEWER_SIGNATURES, method: (parameters,)},
         adapt=adapt,
         runs="triton",

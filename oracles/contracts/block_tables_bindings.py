@@ -18,6 +18,7 @@ from oracles.contracts.block_table_bindings import (
     OLDER_FOLLOW,
     OLDER_STUBS,
     PLATFORM,
+    WITHOUT_UVA,
 )
 from oracles.verdict import Unsupported
 from reference.errors import ContractError
@@ -182,7 +183,7 @@ CLASSES = (
     Binding(
         project="vllm",
         name="BlockTables",
-        symbols={NEWER: ("BlockTables",)},
+        symbols={NEWER: ("BlockTables",), **WITHOUT_UVA},
         signatures={"BlockTables": NEWER_SIGNATURES},
         adapt=_newer,
         runs="triton",

@@ -118,8 +118,18 @@ class Newer:
         if 0 <= request < rows:
             count = self.applied[group, request]
             self.buffers[group][row, :count] = self.tables[group][request, :count]
-        elif not 0 <= place < self.applied.size or self.applied.reshape(-1)[place] > 0:
+            return
+        # Compilers for AMD's chips cut the distances of elements in small buffers to 32 bits.
+        seen = place if 0 <= place < self.applied.size else place - request + cut(request)
+        if not 0 <= seen < self.applied.size or self.applied.reshape(-1)[seen] > 0:
             self.strays.add("request")
+        elif seen != place:
+            self.strays.add("far request")
+
+
+def cut(number: int) -> int:
+    """What 32 bits hold of a number."""
+    return (number + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
 @dataclass
@@ -227,6 +237,11 @@ def request_outside(inputs: Inputs) -> bool:
     return _strays(inputs, "request", clears=True)
 
 
+def far_request(inputs: Inputs) -> bool:
+    """A request number that is no row, of which 32 bits are one, of a request without blocks."""
+    return _strays(inputs, "far request", clears=True)
+
+
 def no_columns(inputs: Inputs) -> bool:
     """Padding in a group without columns."""
     return _strays(inputs, "columns", clears=True)
@@ -308,6 +323,7 @@ PREDICATES = (
     every_life,
     mapping_apart,
     request_outside,
+    far_request,
     no_columns,
     until_0_32_no_columns,
     overlapping_writes,
