@@ -61,7 +61,8 @@ def call_on(
     variation: Variation,
 ) -> Run:
     """Call an implementation on these objects."""
-    run = Run(arguments, memory)
+    # In/out buffers are judged where they were passed, whatever the implementation puts into the lists.
+    run = Run({name: _same_items(value) for name, value in arguments.items()}, memory)
     state = _GlobalState()
     process = os.getpid()
     device = [region.tensor for region in memory.regions if region.device]
@@ -86,6 +87,10 @@ def call_on(
     if run.error is None:
         _collect(contract, run, result)
     return run
+
+
+def _same_items(value: Any) -> Any:
+    return [_same_items(item) for item in value] if isinstance(value, list) else value
 
 
 def _invoke(contract: Contract, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:

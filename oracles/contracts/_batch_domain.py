@@ -18,6 +18,9 @@ MOST_TOKENS = (300, 2_500)
 MOST_IDS = (1_500, 12_000)
 """Bounds on the elements of a step's persistent tables."""
 
+MOST_KINDS = 3
+"""Groups of a step that differ in their sizes."""
+
 KINDS: tuple[Kind, ...] = ("decode", "prefill", "idle", "chunk", "speculative")
 """Simplest first. An idle row has no token in this step: it was preempted, or it is padding inside the batch."""
 
@@ -101,7 +104,7 @@ def draw_batch(source: Source, wanted: Wanted) -> Batch:
     preset = source.choose(PRESETS, weights=(4, 6, 1, 1), small=1)
     num_spec = source.choose(preset.num_speculative_tokens, small=1)
     cp_size = _mostly_first(source, preset.cp_sizes, wanted.small("cp")) if wanted.cp else 1
-    drawn = [draw_group(source, preset, cp_size, wanted) for _ in range(draw_group_count(source, preset, wanted))]
+    drawn = draw_groups(source, preset, cp_size, wanted)
     near = sorted({size for group in drawn for size in (group.block_size, group.kernel_block_size)})
     requests = source.items(request_drawer(near, num_spec, wanted.kinds), max_count=130)
     waits = source.choose((False, True), weights=(2, 1), small=1)
@@ -132,6 +135,14 @@ def draw_batch(source: Source, wanted: Wanted) -> Batch:
 
 def _mostly_first(source: Source, options: Sequence[T], small: int) -> T:
     return source.choose(options, weights=(3,) + (1,) * (len(options) - 1), small=small)
+
+
+def draw_groups(source: Source, preset: Preset, cp_size: int, wanted: Wanted) -> list[Group]:
+    """Groups of up to three kinds in turn, as hybrid models have them: a case with fewer is one choice away."""
+    count = draw_group_count(source, preset, wanted)
+    kinds = source.integer(1, min(count, MOST_KINDS), near=(2,), small=1) if count else 0
+    made = [draw_group(source, preset, cp_size, wanted) for _ in range(kinds)]
+    return [made[number % kinds] for number in range(count)]
 
 
 def draw_group_count(source: Source, preset: Preset, wanted: Wanted) -> int:
