@@ -311,13 +311,15 @@ def _read_of_poison(subject: Subject, inputs: Inputs, run: Run, pair: Pair) -> s
 
 
 def _recompilations(subject: Subject, inputs: Inputs, run: Run) -> list[Failure]:
-    """G6: at most two compilations a dtype and mode, counted over all cases of this worker."""
-    mode = ", ".join(
-        f"{item.name}={getattr(inputs[item.name], 'dtype', inputs[item.name])}" for item in subject.contract.inputs
-    )
+    """G6: at most two compilations of a kernel a dtype and mode, counted over all cases of this worker."""
+    mode = ", ".join(f"{item.name}={item.mode(inputs[item.name])}" for item in subject.contract.inputs)
     keys = subject.compilations.setdefault(mode, set())
     keys.update(run.compilations)
-    if not subject.backend.judges_compilations or len(keys) <= MOST_COMPILATIONS:
+    if not subject.backend.judges_compilations:
         return []
-    kernel = sorted(keys)[0].split(" ")[0]
-    return [Recompiled(kernel, f"{len(keys)} compilations for {mode}: {'; '.join(sorted(keys))}")]
+    found: list[Failure] = []
+    for kernel in sorted({key.split(" ")[0] for key in keys}):
+        own = sorted(key for key in keys if key.split(" ")[0] == kernel)
+        if len(own) > MOST_COMPILATIONS:
+            found.append(Recompiled(kernel, f"{len(own)} compilations for {mode}: {'; '.join(own)}"))
+    return found

@@ -24,7 +24,8 @@ class Input:
     """One argument. ``device`` tensors may not be read by the host; ``host`` tensors and scalars may.
 
     ``inout``: a buffer that the call writes. ``many``: a list of tensors, or of scalars and lists of them, instead
-    of one.
+    of one. A kernel may be compiled for the value of a scalar that is a ``compiled`` size, and for the lengths of a
+    tensor's ``compiled_axes``; for no other number (G6).
     """
 
     name: str
@@ -32,6 +33,19 @@ class Input:
     doc: str
     inout: bool = False
     many: bool = False
+    compiled: bool = False
+    compiled_axes: tuple[int, ...] = ()
+
+    def mode(self, value: Any) -> str:
+        """What of this argument a kernel may be compiled for."""
+        if isinstance(value, tuple) and self.role == "device":
+            return "|".join(sorted({self.mode(item) for item in value}))
+        if isinstance(value, Array):
+            lengths = "".join(f"[{value.data.shape[axis]}]" for axis in self.compiled_axes)
+            return f"{value.dtype}{lengths}"
+        if value is None or self.compiled or isinstance(value, bool | str):
+            return str(value)
+        return type(value).__name__
 
     @property
     def type(self) -> Any:

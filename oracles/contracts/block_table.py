@@ -27,7 +27,7 @@ WINDOWS = (
     Input(
         name="window_reach", role="scalar", many=True, doc="G ints, tokens that the first new one looks back; 0: all"
     ),
-    Input(name="block_sizes", role="scalar", many=True, doc="G ints >= 1, tokens a block"),
+    Input(name="block_sizes", role="scalar", many=True, compiled=True, doc="G ints >= 1, tokens a block"),
     OUT,
 )
 TOKENS = (
@@ -35,13 +35,13 @@ TOKENS = (
     ROWS,
     Input(name="query_start_loc", role="device", doc=f"{INDEX} [R+1], first token of each row"),
     Input(name="positions", role="device", doc=f"{INDEX} [T], each token's place in its request"),
-    Input(name="block_size", role="scalar", doc="int >= 1, tokens a block"),
-    Input(name="cp_size", role="scalar", doc="int >= 1, ranks of context parallelism"),
+    Input(name="block_size", role="scalar", compiled=True, doc="int >= 1, tokens a block"),
+    Input(name="cp_size", role="scalar", compiled=True, doc="int >= 1, ranks of context parallelism"),
     Input(name="cp_rank", role="scalar", doc="int in 0..cp_size-1"),
-    Input(name="cp_interleave", role="scalar", doc="int >= 1, neighbouring tokens on one rank"),
+    Input(name="cp_interleave", role="scalar", compiled=True, doc="int >= 1, neighbouring tokens on one rank"),
 )
 KERNEL_BLOCKS = (
-    Input(name="kernel_block_size", role="scalar", doc="int >= 1, tokens a block of the table"),
+    Input(name="kernel_block_size", role="scalar", compiled=True, doc="int >= 1, tokens a block of the table"),
     Input(name="enabled", role="scalar", doc="bool; False: every slot is -1"),
 )
 SLOTS = Input(name="slot_mapping", role="device", inout=True, doc="int64 [capacity >= T], slots; -1 behind the tokens")
@@ -90,8 +90,15 @@ CONTRACTS = (
         summary="blocks of the KV-cache manager as the smaller ones that a kernel sees",
         inputs=(
             Input(name="block_table", role="device", doc="int32 [R, M], block ids"),
-            Input(name="blocks_per_kernel_block", role="scalar", doc="int k >= 1, kernel blocks in one block"),
-            Input(name="stride", role="scalar", doc="int >= k, kernel blocks from one block to the next"),
+            Input(
+                name="blocks_per_kernel_block",
+                role="scalar",
+                compiled=True,
+                doc="int k >= 1, kernel blocks in one block",
+            ),
+            Input(
+                name="stride", role="scalar", compiled=True, doc="int >= k, kernel blocks from one block to the next"
+            ),
         ),
         outputs=(Output(name="kernel_table", doc="int32 [R, M*k], ids of kernel blocks"),),
         domain=kernel.domain,

@@ -230,7 +230,13 @@ CONTRACTS = (
         summary="which blocks each request owns: append, clear, move, swap, apply, gather",
         kind="stateful",
         inputs=(
-            Input(name="block_sizes", role="scalar", many=True, doc="G ints >= 1, tokens a block of each group"),
+            Input(
+                name="block_sizes",
+                role="scalar",
+                many=True,
+                compiled=True,
+                doc="G ints >= 1, tokens a block of each group",
+            ),
             Input(name="max_num_reqs", role="scalar", doc="int >= 1, rows"),
             Input(name="max_num_blocks_per_group", role="scalar", many=True, doc="G ints >= 0, columns of each group"),
             Input(name="operations", role="scalar", many=True, doc="what is done, in order; gather names a mapping"),

@@ -201,7 +201,7 @@ CONTRACTS = (
         summary="which program of a causal convolution works on which block",
         inputs=(
             Input(name="query_start_loc", role="host", doc="int32 or int64 [P+1], starts in tokens"),
-            Input(name="block_m", role="scalar", doc="8, 16, 32 or 64 tokens"),
+            Input(name="block_m", role="scalar", compiled=True, doc="8, 16, 32 or 64 tokens"),
         ),
         outputs=(
             Output(name="batch_ptr", doc="int32 [2 * max(1024, total)]: the request of each program, then -1"),

@@ -294,7 +294,7 @@ CONTRACTS = (
         inputs=(
             Input(name="cu_seqlens", role="device", doc="int32 or int64 [N+1], cumulative lengths in tokens"),
             Input(name="cu_seqlens_cpu", role="host", doc="int32 or int64 [N+1], the same values on the host"),
-            Input(name="chunk_size", role="scalar", doc="int >= 1, tokens"),
+            Input(name="chunk_size", role="scalar", compiled=True, doc="int >= 1, tokens"),
         ),
         outputs=(
             Output(name="chunk_indices", doc="[T, 2], dtype of cu_seqlens: (sequence, chunk in sequence)"),

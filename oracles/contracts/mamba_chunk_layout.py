@@ -346,7 +346,7 @@ CONTRACTS = (
         inputs=(
             Input(name="query_start_loc", role="host", doc="int32 or int64 [P+1], starts in tokens; the first is 0"),
             Input(name="num_computed_tokens", role="host", doc="int32 or int64 [P], tokens computed by earlier steps"),
-            Input(name="chunk_size", role="scalar", doc="int >= 1, tokens"),
+            Input(name="chunk_size", role="scalar", compiled=True, doc="int >= 1, tokens"),
             Input(
                 name="checkpoint_offsets",
                 role="host",

@@ -26,7 +26,7 @@ CONTRACTS = (
             Input(name="seq_lens", role="device", doc=f"{INDEX} [N], tokens, the queries included"),
             STARTS,
             HOST_STARTS,
-            Input(name="topk", role="scalar", doc="int >= 1, the most entries of a query"),
+            Input(name="topk", role="scalar", compiled=True, doc="int >= 1, the most entries of a query"),
             Input(name="num_tokens", role="scalar", doc="int, tokens with a graph's padding"),
         ),
         outputs=(
@@ -50,10 +50,20 @@ CONTRACTS = (
         inputs=(
             Input(name="req_id_per_token", role="device", doc=f"{INDEX} [T], the request of each query"),
             TABLE,
-            Input(name="topk_indices", role="device", doc=f"{INDEX} [T, K], tokens that a query picked; -1: none"),
+            Input(
+                name="topk_indices",
+                role="device",
+                compiled_axes=(1,),
+                doc=f"{INDEX} [T, K], tokens that a query picked; -1: none",
+            ),
             Input(name="paged_kv_indptr", role="device", doc=f"{INDEX} [T+1], where each query's entries begin"),
-            Input(name="block_size", role="scalar", doc="int >= 1, tokens a block"),
-            Input(name="block_stride", role="scalar", doc="int >= block_size, slots from one block to the next"),
+            Input(name="block_size", role="scalar", compiled=True, doc="int >= 1, tokens a block"),
+            Input(
+                name="block_stride",
+                role="scalar",
+                compiled=True,
+                doc="int >= block_size, slots from one block to the next",
+            ),
             PAGES,
         ),
         outputs=(),
@@ -74,7 +84,7 @@ CONTRACTS = (
         inputs=(
             TABLE,
             Input(name="seq_lens", role="device", doc=f"{INDEX} [R], tokens; clipped to what the row holds"),
-            Input(name="kernel_block_size", role="scalar", doc="int k >= 1, tokens a block"),
+            Input(name="kernel_block_size", role="scalar", compiled=True, doc="int k >= 1, tokens a block"),
             PAGES,
         ),
         outputs=(
@@ -97,9 +107,9 @@ CONTRACTS = (
         summary="tokens of each request that a rank of context parallelism holds",
         inputs=(
             Input(name="seq_lens", role="device", doc=f"{INDEX}, any shape, tokens"),
-            Input(name="dcp_size", role="scalar", doc="int >= 1, ranks"),
+            Input(name="dcp_size", role="scalar", compiled=True, doc="int >= 1, ranks"),
             Input(name="dcp_rank", role="scalar", doc="int in 0..dcp_size-1, or None: all, as a last axis"),
-            Input(name="interleave", role="scalar", doc="int >= 1, neighbouring tokens on one rank"),
+            Input(name="interleave", role="scalar", compiled=True, doc="int >= 1, neighbouring tokens on one rank"),
         ),
         outputs=(Output(name="local_seq_lens", doc="int32, the shape of seq_lens, and the ranks' axis"),),
         domain=local.domain,
@@ -120,7 +130,9 @@ CONTRACTS = (
         inputs=(
             Input(name="qo_indptr", role="host", doc=f"{INDEX} [B+1], first query of each row"),
             Input(name="kv_indptr", role="host", doc=f"{INDEX} [B+1], first KV entry of each row"),
-            Input(name="kv_granularity", role="scalar", doc="int >= 1, KV entries between places to cut at"),
+            Input(
+                name="kv_granularity", role="scalar", compiled=True, doc="int >= 1, KV entries between places to cut at"
+            ),
             Input(name="q_tile", role="scalar", doc="int >= 1, queries of a tile"),
             Input(name="num_splits", role="scalar", doc="int >= 1, splits"),
         ),

@@ -13,11 +13,11 @@ HOST_STARTS = Input(name="query_start_loc_cpu", role="host", doc=f"{INDEX} [R+1]
 PREFILLING = Input(name="is_prefilling", role="host", doc="bool [R] or None, whether prompt tokens are left")
 
 STAGING = (
-    Input(name="state_indices", role="device", doc="int32 [D, 1+S], state blocks of each row"),
+    Input(name="state_indices", role="device", compiled_axes=(1,), doc="int32 [D, 1+S], state blocks of each row"),
     Input(name="query_start_loc", role="device", doc=f"{INDEX} [D+1], first query of each row"),
     Input(name="num_accepted_tokens", role="device", doc=f"{INDEX} [D], tokens accepted in the step before"),
     Input(name="batch_size", role="scalar", doc="int, D <= batch_size <= cap: rows of the graph"),
-    Input(name="state_buffer", role="device", inout=True, doc="int32 [cap, 1+S]"),
+    Input(name="state_buffer", role="device", inout=True, compiled_axes=(1,), doc="int32 [cap, 1+S]"),
     Input(name="query_start_loc_buffer", role="device", inout=True, doc="int32 [cap+1]"),
     Input(name="num_accepted_buffer", role="device", inout=True, doc="int32 [cap]"),
 )
@@ -32,8 +32,8 @@ CONTRACTS = (
             Input(name="block_table", role="device", doc="int32 [R, M], state blocks"),
             Input(name="seq_lens", role="device", doc=f"{INDEX} [R], tokens, the queries included"),
             Input(name="mamba_cache_mode", role="scalar", doc="none, align or all"),
-            Input(name="block_size", role="scalar", doc="int >= 1, tokens a state block"),
-            Input(name="num_speculative_blocks", role="scalar", doc="int S >= 0"),
+            Input(name="block_size", role="scalar", compiled=True, doc="int >= 1, tokens a state block"),
+            Input(name="num_speculative_blocks", role="scalar", compiled=True, doc="int S >= 0"),
         ),
         outputs=(Output(name="state_indices", doc="int32 [R, 1+S], NULL past the row", view_of="block_table"),),
         domain=rows.columns_domain,
@@ -118,7 +118,12 @@ CONTRACTS = (
             Input(name="seq_lens_cpu", role="host", doc=f"{INDEX} [R], tokens, the queries included"),
             PREFILLING,
             Input(name="num_decode_draft_tokens_cpu", role="host", doc=f"{INDEX} [R] or None, drafts; -1: none"),
-            Input(name="num_speculative_tokens", role="scalar", doc="int >= 0, the most drafts of a request"),
+            Input(
+                name="num_speculative_tokens",
+                role="scalar",
+                compiled=True,
+                doc="int >= 0, the most drafts of a request",
+            ),
         ),
         outputs=(
             *(Output(name=name, doc="int") for name in classes.CLASSES[:6]),

@@ -35,7 +35,7 @@ CONTRACT = Contract(
     name="toy",
     section="9.9",
     summary="",
-    inputs=(Input(name="x", role="device", doc=""), Input(name="size", role="scalar", doc="")),
+    inputs=(Input(name="x", role="device", doc=""), Input(name="size", role="scalar", compiled=True, doc="")),
     outputs=(Output(name="y", doc=""), Output(name="total", doc="")),
     domain=lambda source: X,
     resample=lambda inputs: (inputs | {"x": inputs["x"].with_values(inputs["x"].data[::-1])},),
@@ -234,6 +234,43 @@ def test_more_compilations_than_two_a_mode_are_one_too_many():
     assert judge(one, X | {"size": 3}) == []
     backend.judges_compilations = False
     assert judge(one, X) == []
+
+
+def test_two_kernels_may_be_compiled_twice_each():
+    backend = Ordered()
+    one = subject(right, backend=backend)
+    for number in range(2):
+        backend.compilations = (f"first {number}", f"second {number}")
+        assert judge(one, X) == []
+    backend.compilations = ("first 2", "second 1")
+    assert [item.key for item in judge(one, X)] == ["recompiled:first"]
+
+
+def int_rows(*shape, dtype="int32"):
+    return array(np.zeros(shape, dtype), dtype)
+
+
+@pytest.mark.parametrize(
+    ("item", "one", "other", "same"),
+    [
+        ({"role": "scalar"}, 3, 4, True),
+        ({"role": "scalar", "compiled": True}, 3, 4, False),
+        ({"role": "scalar"}, False, True, False),
+        ({"role": "scalar"}, "align", "all", False),
+        ({"role": "scalar"}, None, 0, False),
+        ({"role": "scalar", "many": True}, (16, 16), (16, 32), True),
+        ({"role": "scalar", "many": True, "compiled": True}, (16, 16), (16, 32), False),
+        ({"role": "device"}, int_rows(2, 3), int_rows(4, 5), True),
+        ({"role": "device"}, int_rows(2), int_rows(2, dtype="int64"), False),
+        ({"role": "device", "compiled_axes": (1,)}, int_rows(2, 3), int_rows(4, 3), True),
+        ({"role": "device", "compiled_axes": (1,)}, int_rows(2, 3), int_rows(2, 4), False),
+        ({"role": "device", "many": True}, (int_rows(2),), (int_rows(3), int_rows(4)), True),
+        ({"role": "device", "many": True}, (int_rows(2),), (int_rows(2, dtype="int64"),), False),
+    ],
+)
+def test_what_a_kernel_may_be_compiled_for(item, one, other, same):
+    argument = Input(name="x", doc="", **item)
+    assert (argument.mode(one) == argument.mode(other)) is same
 
 
 REFUSABLE = X | {"size": -1}
