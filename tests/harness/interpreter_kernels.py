@@ -188,3 +188,13 @@ def of_many(pair, descriptor, out, BLOCK: tl.constexpr):
 def through_slice(values, out):
     row = tl.program_id(0)
     tl.store(out + row, tl.load(values + row - 1))
+
+
+@triton.jit
+def spread(values, out, count):
+    lanes = tl.arange(0, 4)
+    row = tl.program_id(0)
+    used = row < count
+    left_out = tl.load(values + row, mask=row > count, other=0)
+    x = tl.load(values + lanes, mask=(lanes < 2) & used, other=0)
+    tl.store(out + row * 4 + lanes, x + left_out, mask=tl.broadcast_to(used, (4,)))

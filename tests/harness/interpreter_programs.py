@@ -38,6 +38,7 @@ from interpreter_kernels import (
     shift_in_place,
     shuffled,
     specialised,
+    spread,
     through_slice,
     through_table,
 )
@@ -262,6 +263,19 @@ def extremes() -> dict[str, Any]:
         values = memory.place(array([1.0, 2.0, 3.0], "float16"), "values", device=True)
         out = memory.allocate((3,), torch.float16, "out")
         reductions[(1,)](values, out, 3, BLOCK=4)
+        return {"out": out}
+
+    return {str(sentinel): watched(call, Variation(sentinel)) for sentinel in (0, 1)}
+
+
+@check
+def truth_values() -> dict[str, Any]:
+    """A scalar truth value spread over lanes, a zero for a single lane, and a program that touches nothing."""
+
+    def call(memory: Memory) -> Mapping[str, torch.Tensor]:
+        values = memory.place(array([5, 6, 7, 8], "int32"), "values", device=True)
+        out = memory.allocate((2, 4), torch.int32, "out")
+        spread[(3,)](values, out, 2)
         return {"out": out}
 
     return {str(sentinel): watched(call, Variation(sentinel)) for sentinel in (0, 1)}

@@ -210,6 +210,15 @@ def test_every_reduction_over_a_masked_lane_depends_on_the_sentinel(observed: di
     assert all(one != other for one, other in zip(first, second, strict=True))
 
 
+@pytest.mark.parametrize("sentinel", ["0", "1"])
+def test_truth_values_spread_over_lanes_and_a_single_zero_for_lanes_that_are_off(
+    observed: dict[str, Any], sentinel: str
+) -> None:
+    result = observed["truth_values"][sentinel]
+    assert (result["raised"], keys(result), result["poisoned"]) == (None, [], {})
+    assert result["values"]["out"] == [[5, 6, 0, 0], [5, 6, 0, 0]]
+
+
 @pytest.mark.parametrize(
     ("error", "reason"),
     [

@@ -78,6 +78,7 @@ class Checks:
         self._seen = seen
         self._other_poison = other_poison
         self._atomic = False
+        self._other_given = False
         self._load: Callable[..., Handle] = builder.create_masked_load
         self._store: Callable[..., None] = builder.create_masked_store
         self._rmw: Callable[..., Handle] = builder.create_atomic_rmw
@@ -94,13 +95,33 @@ class Checks:
             loaded = self._load(pointers, mask, other, *policy, **options)
             self._note_unwritten(lanes, loaded.data)
             return loaded
-        fill = self._poison(pointers, dtype, lanes.on) if other is None else np.broadcast_to(other.data, lanes.on.shape)
+        fill = self._fill(pointers, dtype, lanes.on, other)
         if lanes.legal is not lanes.on:
             fill = np.where(lanes.on & ~lanes.legal, np.zeros((), dtype), fill)
         handle = triton_interpreter.TensorHandle
         loaded = self._load(pointers, handle(lanes.legal, tl.int1), handle(fill, element), *policy, **options)
         self._note_unwritten(lanes, loaded.data)
         return loaded
+
+    def noting_other(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """The language's load, which remembers that ``other`` was given.
+
+        The interpreter passes a single ``other`` on only if it is true, and so drops a single zero.
+        """
+
+        def load(language: Any, pointers: Any, mask: Any, other: Any, *policy: Any, **options: Any) -> Any:
+            self._other_given = other is not None
+            try:
+                return original(language, pointers, mask, other, *policy, **options)
+            finally:
+                self._other_given = False
+
+        return load
+
+    def _fill(self, pointers: Handle, dtype: np.dtype[Any], on: Flags, other: Handle | None) -> npt.NDArray[Any]:
+        if other is not None:
+            return np.broadcast_to(other.data, on.shape)
+        return np.zeros(on.shape, dtype) if self._other_given else self._poison(pointers, dtype, on)
 
     def store(self, pointers: Handle, value: Handle, mask: Handle, *policy: Any, **options: Any) -> None:
         """A masked store; lanes out of bounds are dropped."""
@@ -265,6 +286,18 @@ def wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(reduction, result, dtype)
 
     return to_tensor
+
+
+def spreading(original: Callable[..., Handle]) -> Callable[..., Handle]:
+    """How a scalar becomes a block: the interpreter makes numbers of truth values, which are no masks."""
+
+    def splat(shape: Any, scalar: Handle) -> Handle:
+        block = original(shape, scalar)
+        if np.asarray(scalar.data).dtype == np.bool_:
+            block.data = block.data.astype(np.bool_)
+        return block
+
+    return splat
 
 
 def refuse(name: str) -> Callable[..., Any]:

@@ -74,6 +74,7 @@ class _Table(NamedTuple):
 
 def conflicts(touches: Sequence[Touch]) -> Iterator[Conflict]:
     """At most one conflict of each rule in one buffer, that at the lowest address."""
+    touches = [touch for touch in touches if touch.addresses.size]
     stores = [touch for touch in touches if touch.values is not None]
     if not stores or len({touch.program for touch in touches}) < 2:
         return

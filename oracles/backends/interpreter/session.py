@@ -63,6 +63,9 @@ class Session:
             for name, value in self._operations().items():
                 setattr(self._builder, name, value)
                 self._undo.callback(delattr, self._builder, name)
+            # Of the class: Triton before 3.7 makes one for every launch.
+            language = type(triton_interpreter.interpreter_semantic)
+            self._replace(language, "load", self._checks.noting_other(language.load))
             self._replace(functions, "run", self._checked_run())
             self._replace(functions, "__call__", self._device_call(functions.__call__))
             self._replace(reductions, "to_tensor", memory_access.wrapping(reductions.to_tensor))
@@ -166,6 +169,7 @@ class Session:
         for name, position in memory_access.POINTERS.items():
             method = f"create_{name}"
             operations[method] = memory_access.keep_hint(getattr(builder, method), position)
+        operations["create_splat"] = memory_access.spreading(operations["create_splat"])
         for name in dir(builder):
             if name.startswith(("get_bf16", "get_fp8")):
                 operations[name] = memory_access.refuse(name)
