@@ -270,7 +270,13 @@ def no_columns(inputs: Inputs) -> bool:
     return isinstance(kernel.expected(inputs), Values) and not cast(Array, inputs["block_table"]).shape[1]
 
 
+def every_gather(inputs: Inputs) -> bool:
+    """Any gather that is not refused."""
+    return not isinstance(_expected(inputs, None), Refused)
+
+
 GATHER: dict[str, Predicate] = {
+    "every_gather": every_gather,
     "endless_row": fault(endless_row, lambda seen: seen.endless),
     "stale_tail": fault(stale_tail, lambda seen: seen.left_over),
     **{

@@ -184,7 +184,7 @@ def tables_or_pages_apart(inputs: Inputs, expansion: Expansion) -> bool:
 def decode_lengths_apart(inputs: Inputs) -> bool:
     """Lengths that do not lie side by side."""
     seen = _pages(inputs, "rows by lengths")
-    return seen is not None and seen.shows and not _outside_the_row(inputs) and left(seen, "seq_lens")
+    return seen is not None and seen.shows and left(seen, "seq_lens")
 
 
 # 2.4: lengths of a rank

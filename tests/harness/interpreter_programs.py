@@ -393,17 +393,10 @@ def restored() -> dict[str, Any]:
     from triton.runtime import interpreter
 
     def state() -> list[Any]:
-        functions = interpreter.InterpretedFunction
-        builder = sorted(vars(interpreter.interpreter_builder))
-        return [
-            functions.run,
-            functions.__call__,
-            interpreter.ReduceScanOpInterface.to_tensor,
-            tl.load,
-            tl.core.load,
-            getattr(tl.tensor, "__bool__", None),
-            *builder,
-        ]
+        functions, semantic = interpreter.InterpretedFunction, type(interpreter.interpreter_semantic)
+        runs = [functions.run, functions.__call__, interpreter.ReduceScanOpInterface.to_tensor]
+        language = [semantic.load, tl.load, tl.core.load, getattr(tl.tensor, "__bool__", None)]
+        return [*runs, *language, *sorted(vars(interpreter.interpreter_builder))]
 
     before = state()
     watched(lambda memory: _scan(memory, "none"))

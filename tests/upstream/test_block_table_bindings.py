@@ -204,8 +204,8 @@ def test_a_kept_case_is_a_known_finding_of_each_implementation_for_one_reason(re
 @pytest.mark.parametrize("version", ["0.30.0", "0.33.0"])
 def test_a_known_finding_s_case_shows_no_other_one_of_the_same_release(request, version):
     for entry in ENTRIES:
-        if version not in entry.versions:
-            continue
+        if version not in entry.versions or entry.predicate.startswith("every_"):
+            continue  # compilations are counted over cases, whatever else these show
         inputs = Case.load(request.config.rootpath / entry.case).inputs
         implementation = SimpleNamespace(provider=f"vllm {version} (wheel)", name=entry.implementation)
         contract = by_name(entry.contract)
