@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from oracles.contracts import all_contracts
+from oracles.known import entries
+from oracles.report.known_page import page
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -77,10 +79,10 @@ def compare(shown, printed, command):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES)
-def test_a_page_is_right_word_for_word(page, clone):
+@pytest.mark.parametrize("name_of_page", PAGES)
+def test_a_page_is_right_word_for_word(name_of_page, clone):
     printed, ran, command = "", 0, ""
-    for kind, name, body in BLOCK.findall((DOCS / page).read_text(encoding="utf-8")):
+    for kind, name, body in BLOCK.findall((DOCS / name_of_page).read_text(encoding="utf-8")):
         if not kind:
             printed = ""
         elif kind == "python" and name:
@@ -114,6 +116,12 @@ def test_the_workflow_s_command_runs_and_says_what_is_missing(clone):
     judged = sum(1 + sum(each.project == "vllm" for each in contract.bindings) for contract in all_contracts())
     assert f"{judged} failed" in ended.stdout
     assert ended.stdout.count("not built for ROCm") >= judged
+
+
+def test_the_page_of_known_findings_is_up_to_date():
+    written = (DOCS / "known-findings.md").read_text(encoding="utf-8")
+    assert written == page(entries()), "run python -m oracles.report.known_page docs/known-findings.md"
+    assert all(f"]({'../' + entry.case})" in written for entry in entries())
 
 
 def test_pages_that_readme_names_exist():
