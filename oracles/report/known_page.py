@@ -18,9 +18,9 @@ HEAD = """\
 # What upstream shows
 
 Every fault that was found in released code, by contract: written by `python -m oracles.report.known_page` from
-`oracles/known_findings.toml`. Each was seen as machine code of gfx942 executed on a CPU or, for host functions, in plain
-torch, unless the backends are named; none on AMD hardware. A release that is not listed was not run, or does not show
-it. Where no public issue is linked, the finding is this project's own, of the date given.
+`oracles/known_findings.toml`. Each was seen as machine code of gfx942 executed on a CPU or, for host functions, in
+plain torch, unless the backends are named; none on AMD hardware. A release that is not listed was not run, or does not
+show it. Where no public issue is linked, the finding is this project's own, of the date given.
 [implementations.md](implementations.md) says which releases were judged, and
 `oracles replay CASE --impl vllm:WHEEL` shows one fault on its smallest case.
 """
@@ -46,7 +46,8 @@ def _sections(found: tuple[Entry, ...]) -> Iterator[str]:
 def _row(entry: Entry) -> str:
     where = f" ({', '.join(entry.backends)})" if entry.backends else ""
     case = f"[{Path(entry.case).stem}](../{entry.case})"
-    return _line((f"{entry.summary} ({_reference(entry)})", ", ".join(entry.versions), f"`{entry.bucket}`{where}", case))
+    what = f"{entry.summary} ({_reference(entry)})"
+    return _line((what, ", ".join(entry.versions), f"`{entry.bucket}`{where}", case))
 
 
 def _reference(entry: Entry) -> str:
