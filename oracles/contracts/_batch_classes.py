@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import cast
 
@@ -43,18 +44,43 @@ def _padded(batch: Batch, values: list[int]) -> list[int]:
     return values + [0] * (batch.num_reqs_padded - len(batch.requests))
 
 
+def _prefilling(source: Source, batch: Batch) -> list[int]:
+    """Who has prompt tokens left: prompts, and in some steps those that get no token in it."""
+    waits = source.choose(FLAGS, weights=(3, 1), small=1)
+    if waits:
+        source.event("idle requests have a prompt left")
+    flags = [int(request.is_prefilling or (waits and not request.query)) for request in batch.requests]
+    return _padded(batch, flags)
+
+
+def _drafts(source: Source, batch: Batch) -> list[int]:
+    """Draft counts: those of requests that speculate, and in some steps of those that get no token in it."""
+    idle = source.choose((-1, 0), weights=(5, 1), small=1)
+    counts = [request.drafts if request.query else idle for request in batch.requests]
+    return counts + [-1] * (batch.num_reqs_padded - len(batch.requests))
+
+
 def split_domain(source: Source) -> Inputs:
     """A step's starts and what its requests are doing; or an input that must be refused."""
     if source.choose(FLAGS, weights=(9, 2)):
         return _split_refused(source)
     batch = draw_batch(source, Wanted(kinds=3))
-    prefilling: list[int] = _padded(batch, [int(request.is_prefilling) for request in batch.requests])
+    threshold = source.integer(1, 9, near=(1, 1, 2, 3), small=2)
+    requests = list(zip(np.diff(_starts(batch)).tolist(), _prefilling(source, batch), strict=True))
+    if source.choose(FLAGS, weights=(3, 1), small=1):
+        source.event("queries: none above the threshold")
+        requests = [(min(queries, threshold), flag) for queries, flag in requests]
+    # Padding comes last, and idle rows behind decodes: the first row, which others are compared with, rarely is one.
+    if requests and requests[0][0] and not requests[-1][0] and source.choose(FLAGS):
+        source.event("order: turned")
+        requests.reverse()
     short = source.choose((True, False))
     known = not short or source.choose(FLAGS, small=1)
+    starts = list(accumulate((queries for queries, _ in requests), initial=0))
     return {
-        "query_start_loc": source.view(_starts(batch), draw_dtype(source), small=1),
-        "is_prefilling": array(prefilling, "bool") if known else None,
-        "decode_threshold": source.integer(1, 9, near=(1, 2, 3), small=2),
+        "query_start_loc": source.view(starts, draw_dtype(source), small=1),
+        "is_prefilling": array([flag for _, flag in requests], "bool") if known else None,
+        "decode_threshold": threshold,
         "require_uniform": source.choose(FLAGS),
         "treat_short_extends_as_decodes": short,
     }
@@ -213,17 +239,19 @@ def classes_domain(source: Source) -> Inputs:
     """A step of any mix; or an input that must be refused."""
     if source.choose(FLAGS, weights=(9, 2)):
         return _classes_refused(source)
-    batch = draw_batch(source, Wanted(kinds=5, walked=frozenset({"padding"})))
+    batch = draw_batch(source, Wanted(kinds=5))
+    if source.choose(FLAGS, weights=(3, 1), small=1):
+        source.event("idle requests have no token yet")
+        fresh = [request if request.query else replace(request, computed=0) for request in batch.requests]
+        batch = replace(batch, requests=tuple(fresh))
     drafts = source.choose((0, 1, 2, 7), small=2)
     known = source.choose((True, False), weights=(5, 1), small=1)
     given = source.choose((True, False), weights=(4, 1), small=1)
-    counts = [request.drafts for request in batch.requests] + [-1] * (batch.num_reqs_padded - len(batch.requests))
-    prefilling = _padded(batch, [int(request.is_prefilling) for request in batch.requests])
     return {
         "query_start_loc_cpu": source.view(_starts(batch), draw_dtype(source), small=1),
         "seq_lens_cpu": source.view(_padded(batch, batch.seq_lens), draw_dtype(source), small=1),
-        "is_prefilling": array(prefilling, "bool") if known else None,
-        "num_decode_draft_tokens_cpu": array(counts, draw_dtype(source)) if given else None,
+        "is_prefilling": array(_prefilling(source, batch), "bool") if known else None,
+        "num_decode_draft_tokens_cpu": array(_drafts(source, batch), draw_dtype(source)) if given else None,
         "num_speculative_tokens": drafts,
     }
 

@@ -11,6 +11,7 @@ from oracles.contract import Expected, Values
 from oracles.contracts._batch_domain import Wanted, draw_batch
 from oracles.contracts._garbage import draw_dtype, draw_flavour, spoil
 from oracles.contracts._reference import answer
+from oracles.contracts._table_layouts import draw_views
 from oracles.domain import Source
 from reference.sparse_indptr import dcp_local_seq_lens
 
@@ -39,8 +40,9 @@ def domain(source: Source) -> Inputs:
         "number": np.array(lengths[0] if lengths else 0, np.int64),
         "cube": values.reshape(1, len(lengths), 1),
     }[shape]
+    matrix = values.ndim == 2 and values.size
     return {
-        "seq_lens": source.view(values, dtype, small=1),
+        "seq_lens": draw_views(source)(values, dtype) if matrix else source.view(values, dtype, small=1),
         "dcp_size": size,
         "dcp_rank": source.choose((None, *range(size)), small=2),
         "interleave": interleave,

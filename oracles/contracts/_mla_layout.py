@@ -24,7 +24,7 @@ def domain(source: Source) -> Inputs:
     flavour = draw_flavour(source)
     if flavour == "refused":
         return _refused(source)
-    batch = draw_batch(source, Wanted(kinds=3 if flavour == "engine" else 1, walked=frozenset({"padding"})))
+    batch = draw_batch(source, Wanted(kinds=2 if flavour == "engine" else 1, walked=frozenset({"padding"})))
     layout = source.choose(LAYOUTS, weights=(3, 3, 2), small=3 if flavour == "engine" else 1)
     source.event(f"layout: {layout}")
     padding = batch.num_reqs_padded - len(batch.requests)
@@ -34,7 +34,7 @@ def domain(source: Source) -> Inputs:
         # A graph's rows have one number of queries; often enough one row differs, and the layout is the plain one.
         queries = [width] * len(queries)
         if queries and source.pick(2, weights=(4, 1), small=1):
-            queries[source.integer(0, len(queries) - 1)] = source.integer(0, 9)
+            queries[source.integer(0, len(queries) - 1)] = source.integer(0, 9, near=(0,))
     queries += [0] * padding
     lengths = [request.computed + query for request, query in zip(batch.requests, queries, strict=False)]
     lengths += [0] * (len(queries) - len(lengths))

@@ -101,15 +101,16 @@ def accepts(inputs: Inputs, outputs: Outputs) -> str | None:
 
 
 def resample(inputs: Inputs) -> tuple[Inputs, ...]:
-    """The rows the other way round."""
+    """The rows the other way round, and rows without KV entries; each where that is another input."""
     if not isinstance(expected(inputs), Values):
         return ()
     turned = {}
     for name in ("qo_indptr", "kv_indptr"):
         starts = cast(Array, inputs[name])
         turned[name] = starts.with_values(list(accumulate(np.diff(starts.data)[::-1].tolist(), initial=0)))
-    same = all(np.array_equal(turned[name].data, cast(Array, inputs[name]).data) for name in turned)
-    return () if same else ({**inputs, **turned},)
+    entries = cast(Array, inputs["kv_indptr"])
+    others = (turned, {"kv_indptr": entries.with_values(np.zeros_like(entries.data))})
+    return tuple({**inputs, **other} for other in others if any(other[name] != inputs[name] for name in other))
 
 
 def traits(inputs: Inputs) -> frozenset[str]:

@@ -14,13 +14,17 @@ from oracles.contracts._batch import Batch
 from oracles.contracts._batch_domain import MOST_IDS, Wanted, draw_batch
 from oracles.contracts._garbage import draw_dtype, draw_flavour, garbage, spoil
 from oracles.contracts._reference import answer
-from oracles.domain import Source
+from oracles.contracts._table_layouts import MOST_FAR, View, columns_apart, draw_views
+from oracles.domain import Source, huge_strides
 from reference.sparse_indptr import dense_page_indices, sparse_page_indices
 
 SPARSE_OUTPUTS = ("paged_kv_indices",)
 DENSE_OUTPUTS = ("paged_kv_indptr", "paged_kv_last_page_len", "paged_kv_indices")
 WIDTHS = (2, 1, 4, 3, 16, 128)
 """Columns of top-k rows; the width is a compile-time constant of kernels, so there are few."""
+
+LARGEST_STRIDE = 1 << 13
+"""A bound on the slots from one block to the next: ids are so small that all slots fit int32."""
 
 MOST_QUERIES = 40
 MOST_PAGES = 6_000
@@ -31,8 +35,8 @@ def sparse_domain(source: Source) -> Inputs:
     flavour = draw_flavour(source)
     if flavour == "refused":
         return _sparse_refused(source)
-    batch = _legal_ids(draw_batch(source, Wanted(kinds=2 if flavour == "engine" else 1)), 1 << 20)
-    width, size = source.choose(WIDTHS, small=2), batch.groups[0].block_size
+    batch = _legal_ids(draw_batch(source, Wanted(kinds=2 if flavour == "engine" else 1)), LARGEST_STRIDE)
+    width, size = source.choose(WIDTHS, small=2 if flavour == "engine" else 1), batch.groups[0].block_size
     gap = source.integer(0, 4_096, near=(0, 0, 1, size), small=1)
     rows, tokens = _top_tokens(source, batch, width)
     lengths = _row_lengths(source, tokens, width)
@@ -41,10 +45,11 @@ def sparse_domain(source: Source) -> Inputs:
     if flavour == "garbage" and tokens.size:
         _spoil_sparse(source, rows, tokens, starts, types, batch)
     capacity = max(starts[-1], 0) + source.integer(0, 30, near=(0, 1), small=1) if abs(starts[-1]) < 1 << 20 else 64
+    view = draw_views(source)
     return {
         "req_id_per_token": source.view(rows, types[0], small=1),
-        "block_table": source.view(batch.gathered(0), "int32", small=1),
-        "topk_indices": source.view(tokens, types[1], small=1),
+        "block_table": _table(source, view, batch.gathered(0)),
+        "topk_indices": view(tokens, types[1]),
         "paged_kv_indptr": source.view(starts, types[2], small=1),
         "block_size": size,
         "block_stride": size + gap,
@@ -97,6 +102,15 @@ def _spoil_sparse(
     else:
         past = batch.groups[0].columns * batch.groups[0].block_size
         tokens.flat[source.integer(0, tokens.size - 1)] = garbage(source, types[1], near=(past, -1, past + 1))
+
+
+def _table(source: Source, view: View, ids: np.ndarray) -> Array:
+    """A table of blocks. Few queries read far rows, so these are drawn more often than for other tensors."""
+    few = 2 <= ids.shape[0] <= MOST_FAR[0] and 0 < ids.size <= MOST_FAR[1]
+    if few and source.choose((False, True), weights=(5, 1), small=1):
+        source.event("tables: rows far apart")
+        return Array("int32", np.ascontiguousarray(ids), (source.choose(huge_strides(ids.shape[0])), 1))
+    return view(ids, "int32")
 
 
 def _left_behind(count: int) -> np.ndarray:
@@ -185,6 +199,7 @@ def _layout_traits(arrays: tuple[Array, ...]) -> dict[str, bool]:
         "huge_stride": any(item.reach > 1 << 31 for item in arrays),
         "strided": any(item.strides is not None and item.reach <= 1 << 31 for item in arrays),
         "sliced": any(item.offset for item in arrays),
+        "columns_apart": any(columns_apart(item) for item in arrays),
     }
 
 
@@ -207,7 +222,7 @@ def dense_domain(source: Source) -> Inputs:
         spoil(source, lengths, dtype, near=(table.shape[1] * size + 1, -1, table.shape[1] * size))
     capacity = table.size * size + source.integer(0, 70, near=(0, 1, 64), small=2)
     return {
-        "block_table": source.view(table.astype(np.int32), "int32", small=1),
+        "block_table": _table(source, draw_views(source), table.astype(np.int32)),
         "seq_lens": source.view(lengths, dtype, small=1),
         "kernel_block_size": size,
         "paged_kv_indices": source.view(_left_behind(capacity), "int32", small=1),

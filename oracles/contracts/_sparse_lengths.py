@@ -37,7 +37,7 @@ def from_batch(source: Source, batch: Batch, topk: int, *, spoiled: bool) -> Inp
     if spoiled:
         if lengths and not source.pick(2, weights=(3, 1)):
             source.event("garbage: seq_lens")
-            spoil(source, lengths, types[0], near=(0, -1, topk))
+            spoil(source, lengths, types[0], near=(0, -1, 1, topk))
         else:
             source.event("garbage: query_start_loc")
             spoil(source, starts, types[1], near=(0, starts[-1] + 1, 1 << 20))

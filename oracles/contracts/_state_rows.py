@@ -11,6 +11,7 @@ from oracles.contract import Expected, Values
 from oracles.contracts._batch_domain import Wanted, draw_batch
 from oracles.contracts._garbage import draw_dtype, draw_flavour, spoil
 from oracles.contracts._reference import answer
+from oracles.contracts._table_layouts import columns_apart, draw_views
 from oracles.domain import Source
 from reference.state_columns import stage_decode_state, state_columns
 
@@ -25,8 +26,8 @@ def columns_domain(source: Source) -> Inputs:
     flavour = draw_flavour(source)
     if flavour == "refused":
         return _columns_refused(source)
-    walked = frozenset({"tails"})
-    batch = draw_batch(source, Wanted(walked=walked, kinds=2 if flavour == "engine" else 1))
+    view = draw_views(source)
+    batch = draw_batch(source, Wanted(kinds=2 if flavour == "engine" else 1))
     mode = source.choose(MODES, small=3 if flavour == "engine" else 2)
     blocks = source.choose(SPECULATIVE, small=2)
     lengths = [*batch.seq_lens, *[0] * (batch.num_reqs_padded - len(batch.requests))]
@@ -44,7 +45,7 @@ def columns_domain(source: Source) -> Inputs:
         past = table.shape[1] * batch.groups[0].block_size
         spoil(source, lengths, dtype, near=(past + 1, -1, past))
     return {
-        "block_table": source.view(table, "int32", small=1),
+        "block_table": view(table, "int32"),
         "seq_lens": source.view(lengths, dtype, small=1),
         "mamba_cache_mode": mode,
         "block_size": batch.groups[0].block_size,
@@ -125,6 +126,7 @@ def _layout_traits(arrays: tuple[Array, ...]) -> dict[str, bool]:
         "huge_stride": any(item.reach > 1 << 31 for item in arrays),
         "strided": any(item.strides is not None and item.reach <= 1 << 31 for item in arrays),
         "sliced": any(item.offset for item in arrays),
+        "columns_apart": any(columns_apart(item) for item in arrays),
     }
 
 
@@ -133,6 +135,7 @@ def staging_domain(source: Source) -> Inputs:
     flavour = draw_flavour(source)
     if flavour == "refused":
         return _staging_refused(source)
+    view = draw_views(source)
     batch = draw_batch(source, Wanted(walked=frozenset({"padding"}), kinds=2 if flavour == "engine" else 1))
     blocks = source.choose(SPECULATIVE, small=2)
     rows = len(batch.requests)
@@ -143,13 +146,11 @@ def staging_domain(source: Source) -> Inputs:
         spoil(source, source.choose([item for item in (starts, accepted) if item]), "int32")
     states = (np.arange(rows * (1 + blocks)) * 5 + batch.ids.first % (1 << 30)).reshape(rows, 1 + blocks)
     return {
-        "state_indices": source.view(states.astype(np.int32), "int32", small=1),
+        "state_indices": view(states.astype(np.int32), "int32"),
         "query_start_loc": source.view(starts, types[0], small=1),
         "num_accepted_tokens": source.view(accepted, types[1], small=1),
         "batch_size": batch.num_reqs_padded,
-        "state_buffer": source.view(
-            np.arange(capacity * (1 + blocks)).reshape(capacity, 1 + blocks) + 900, "int32", small=1
-        ),
+        "state_buffer": view(np.arange(capacity * (1 + blocks)).reshape(capacity, 1 + blocks) + 900, "int32"),
         "query_start_loc_buffer": source.view(np.arange(capacity + 1) * 3 + 500, "int32", small=1),
         "num_accepted_buffer": source.view(np.arange(capacity) + 70, "int32", small=1),
     }

@@ -9,6 +9,10 @@ from oracles.contracts import _mla_plans as plans
 from oracles.contracts import _page_indices as pages
 from oracles.contracts import _sparse_lengths as lengths
 from oracles.contracts import sparse_bindings, sparse_known
+from oracles.contracts._dense_relations import RELATIONS as DENSE_RELATIONS
+from oracles.contracts._page_relations import SPARSE_RELATIONS
+from oracles.contracts._plan_relations import LAYOUT_RELATIONS, PLAN_RELATIONS
+from oracles.contracts._sparse_relations import LENGTH_RELATIONS, SHARE_RELATIONS
 
 INDEX = "int32 or int64"
 TABLE = Input(name="block_table", role="device", doc="int32 [R, M], block ids, none negative")
@@ -37,6 +41,7 @@ CONTRACTS = (
         resample=lengths.resample,
         expected=lengths.expected,
         traits=lengths.traits,
+        relations=LENGTH_RELATIONS,
         optimized="optimized.sparse_indptr:sparse_indptr",
         runs="triton",
         bindings=sparse_bindings.SPARSE_INDPTR,
@@ -71,6 +76,7 @@ CONTRACTS = (
         resample=pages.sparse_resample,
         expected=pages.sparse_expected,
         traits=pages.sparse_traits,
+        relations=SPARSE_RELATIONS,
         optimized="optimized.sparse_indptr:sparse_page_indices",
         runs="triton",
         bindings=sparse_bindings.SPARSE_PAGE_INDICES,
@@ -95,6 +101,7 @@ CONTRACTS = (
         resample=pages.dense_resample,
         expected=pages.dense_expected,
         traits=pages.dense_traits,
+        relations=DENSE_RELATIONS,
         optimized="optimized.sparse_indptr:dense_page_indices",
         runs="triton",
         bindings=sparse_bindings.DENSE_PAGE_INDICES,
@@ -116,6 +123,7 @@ CONTRACTS = (
         resample=local.resample,
         expected=local.expected,
         traits=local.traits,
+        relations=SHARE_RELATIONS,
         optimized="optimized.sparse_indptr:dcp_local_seq_lens",
         runs="triton",
         bindings=sparse_bindings.DCP_LOCAL_SEQ_LENS,
@@ -148,6 +156,7 @@ CONTRACTS = (
         expected=plans.expected,
         accepts=plans.accepts,
         traits=plans.traits,
+        relations=PLAN_RELATIONS,
         optimized="optimized.mla_split_plan:mla_split_plan",
         runs="host",
         bindings=sparse_bindings.MLA_SPLIT_PLAN,
@@ -176,6 +185,7 @@ CONTRACTS = (
         resample=layout.resample,
         expected=layout.expected,
         traits=layout.traits,
+        relations=LAYOUT_RELATIONS,
         optimized="optimized.mla_decode_layout:mla_decode_layout",
         runs="triton",
         bindings=sparse_bindings.MLA_DECODE_LAYOUT,

@@ -6,6 +6,11 @@ from oracles.contract import Contract, Input, Output
 from oracles.contracts import _batch_classes as classes
 from oracles.contracts import _state_rows as rows
 from oracles.contracts import state_bindings, state_known
+from oracles.contracts._class_relations import CLASSES_RELATIONS
+from oracles.contracts._partition_relations import PARTITION_RELATIONS
+from oracles.contracts._split_relations import SPLIT_RELATIONS
+from oracles.contracts._staging_relations import STAGING_RELATIONS
+from oracles.contracts._state_relations import COLUMNS_RELATIONS
 
 INDEX = "int32 or int64"
 STARTS = Input(name="query_start_loc", role="device", doc=f"{INDEX} [R+1], first query of each request")
@@ -40,6 +45,7 @@ CONTRACTS = (
         resample=rows.columns_resample,
         expected=rows.columns_expected,
         traits=rows.columns_traits,
+        relations=COLUMNS_RELATIONS,
         optimized="optimized.state_columns:state_columns",
         runs="triton",
         bindings=state_bindings.STATE_COLUMNS,
@@ -52,14 +58,23 @@ CONTRACTS = (
         summary="a decode step's state in the buffers of a full CUDA graph",
         inputs=STAGING,
         outputs=(
-            Output(name="state_indices_staged", doc="the view state_buffer[:batch_size]"),
-            Output(name="query_start_loc_staged", doc="the view query_start_loc_buffer[:batch_size+1]"),
-            Output(name="num_accepted_tokens_staged", doc="the view num_accepted_buffer[:batch_size]"),
+            Output(name="state_indices_staged", inside="state_buffer", doc="the view state_buffer[:batch_size]"),
+            Output(
+                name="query_start_loc_staged",
+                inside="query_start_loc_buffer",
+                doc="the view query_start_loc_buffer[:batch_size+1]",
+            ),
+            Output(
+                name="num_accepted_tokens_staged",
+                inside="num_accepted_buffer",
+                doc="the view num_accepted_buffer[:batch_size]",
+            ),
         ),
         domain=rows.staging_domain,
         resample=rows.staging_resample,
         expected=rows.staging_expected,
         traits=rows.staging_traits,
+        relations=STAGING_RELATIONS,
         optimized="optimized.state_columns:stage_decode_state",
         runs="triton",
         bindings=state_bindings.STAGE_DECODE_STATE,
@@ -82,6 +97,7 @@ CONTRACTS = (
         resample=classes.split_resample,
         expected=classes.split_expected,
         traits=classes.split_traits,
+        relations=SPLIT_RELATIONS,
         optimized="optimized.batch_classes:split_decodes_and_prefills",
         runs="host",
         bindings=state_bindings.SPLIT_DECODES_AND_PREFILLS,
@@ -103,6 +119,7 @@ CONTRACTS = (
         resample=classes.partition_resample,
         expected=classes.partition_expected,
         traits=classes.partition_traits,
+        relations=PARTITION_RELATIONS,
         optimized="optimized.state_columns:spec_token_partition",
         runs="triton",
         bindings=state_bindings.SPEC_TOKEN_PARTITION,
@@ -135,6 +152,7 @@ CONTRACTS = (
         resample=classes.classes_resample,
         expected=classes.classes_expected,
         traits=classes.classes_traits,
+        relations=CLASSES_RELATIONS,
         optimized="optimized.batch_classes:classify_linear_attention_batch",
         runs="host",
         bindings=state_bindings.CLASSIFY,

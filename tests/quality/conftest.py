@@ -1,26 +1,49 @@
-"""How a planted fault is examined, and after how many cases it was found."""
+"""How a planted fault is examined, and after how many cases it was found.
+
+Faults of ``chunk_metadata`` are examined as ``oracles check`` does it. Those of a family with a folder of its name are
+judged in this process, since plain torch code cannot kill it: the cases of a contract are drawn once for all of its
+faults, a small scope, which every profile of ``oracles check`` contains, then as many samples as the profile ``dev``
+has.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from oracles.arrays import Inputs, array
+from oracles.arrays import Inputs, array, flat, plain_value
+from oracles.backends import by_name as backend
+from oracles.backends.base import Variation
 from oracles.case import Case
-from oracles.contract import Contract
+from oracles.check import Subject, judge, same, wrong_shape
+from oracles.contract import Contract, Expected, Values
 from oracles.contracts import by_name
-from oracles.domain import Sampler, Scope, walk
+from oracles.domain import Replay, Sampler, Scope, Source, walk
 from oracles.examine import Examination
-from oracles.results import Profile, Result, Settings
+from oracles.providers import find
+from oracles.providers.base import Implementation
+from oracles.providers.user_file import Execution
+from oracles.reduce import Choices, Reducer
+from oracles.results import PROFILES, Profile, Result, Settings
 from oracles.run import plan
+from oracles.verdict import Unsupported
 
 HERE = Path(__file__).parent
 CONTRACT = by_name("chunk_metadata.chunk_metadata")
+SMALL = Scope(1, 1)
+MOST = PROFILES["dev"].examples
+NIGHTLY = bool(os.environ.get("ORACLES_NIGHTLY"))
+SEEDS = range(10 if NIGHTLY else 1)
+UNUSUAL = 300 if NIGHTLY else 6
+"""Samples that correct code has to pass, besides the small scope. Each costs some seven calls."""
 
 
 @dataclass(frozen=True)
@@ -123,3 +146,188 @@ def exactly() -> Callable[[Inputs, dict[str, Any]], None]:
         assert shown.id == wish.id, f"smallest case: {dict(got)}\nexpected: {wanted}"
 
     return assert_equal
+
+
+class Stream:
+    """The cases of a contract, and what is expected of them: each is drawn once, and asked for once."""
+
+    def __init__(self, contract: Contract) -> None:
+        self._ask = contract.expected
+        self._answers: dict[int, Expected | None] = {}
+        self._sampled: dict[tuple[int, int], Inputs] = {}
+        self.contract = dataclasses.replace(contract, expected=self._expected)
+        self.small = [self._kept(inputs) for inputs, _ in walk(contract.domain, SMALL)]
+
+    def cases(self, seed: int, samples: int = MOST) -> Iterator[Inputs]:
+        yield from self.small
+        for index in range(samples):
+            if (seed, index) not in self._sampled:
+                self._sampled[seed, index] = self._kept(self.contract.domain(Sampler(seed, index)))
+            yield self._sampled[seed, index]
+
+    def _kept(self, inputs: Inputs) -> Inputs:
+        self._answers[id(inputs)] = None
+        return inputs
+
+    def _expected(self, inputs: Inputs) -> Expected:
+        """The answer by identity for a case of this stream, which lives as long; others come and go."""
+        if id(inputs) not in self._answers:
+            return self._ask(inputs)
+        answer = self._answers[id(inputs)] or self._ask(inputs)
+        self._answers[id(inputs)] = answer
+        return answer
+
+
+@cache
+def stream_of(family: str, contract: str) -> Stream:
+    return Stream(by_name(f"{family}.{contract}"))
+
+
+_files: dict[tuple[Path, str], Implementation] = {}
+
+
+def _of_file(path: Path, name: str, family: str, contract: str) -> Implementation:
+    """A callable of a file of plain torch code, in which all others are like the first: it is inspected once."""
+    key = (path, contract)
+    if key not in _files:
+        _files[key] = find(f"{path}:{name}", by_name(f"{family}.{contract}"), name)
+    return dataclasses.replace(_files[key], spec=f"{path}:{name}", name=name, load=Execution(path, name))
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder of faults of one family, whose name it has."""
+
+    path: Path
+
+    def stream(self, contract: str) -> Stream:
+        return stream_of(self.path.name, contract)
+
+    def loaded(self, contract: str, spec: str) -> Subject:
+        """``FILE:NAME`` of this folder, which claims to satisfy a contract, on the host."""
+        file, _, name = spec.partition(":")
+        implementation = _of_file(self.path / file, name, self.path.name, contract)
+        return Subject(self.stream(contract).contract, implementation, implementation.load(), backend("host"))
+
+
+@pytest.fixture
+def folder(request: pytest.FixtureRequest) -> Folder:
+    """Where the test lies: its faults, and their family."""
+    return Folder(request.path.parent)
+
+
+def right_at_once(subject: Subject, inputs: Inputs) -> bool:
+    """Whether one call does all that is promised. The judge makes more of them, to tell faults apart."""
+    expected = subject.contract.expected(inputs)
+    if not isinstance(expected, Values):
+        return False
+    run = subject.run(inputs, Variation())
+    if run.error or run.failures or run.misshapen:
+        return False
+    if subject.contract.accepts is not None:
+        return subject.contract.accepts(inputs, run.outputs) is None
+    outputs = flat(run.outputs)
+    return all(
+        wrong_shape(name, wanted, outputs.get(name), run.dtypes.get(name)) is None
+        and same(outputs[name], plain_value(wanted))
+        for name, wanted in flat(expected.outputs).items()
+    )
+
+
+def shows(subject: Subject, inputs: Inputs, key: str) -> bool:
+    """Whether a case fails under this name. Only what is stale needs the protocol of many calls."""
+    stale = key.startswith("stale:")
+    if not stale and right_at_once(subject, inputs):
+        return False
+    try:
+        return any(failure.key == key for failure in judge(subject, inputs, fresh=stale))
+    except Unsupported:
+        return False
+
+
+@dataclass(frozen=True)
+class Found:
+    """After how many cases a fault showed: one number a seed, ``inf`` where none of the ``given`` ones shows it."""
+
+    contract: str
+    name: str
+    key: str
+    needed: tuple[float, ...]
+    given: int
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.needed)
+
+    def __str__(self) -> str:
+        return f"{self.contract} {self.name} {self.key} {self.median:.0f}"
+
+
+@pytest.fixture
+def look_for(folder: Folder) -> Callable[..., Found]:
+    """Look for a fault under the name of its verdict, and print after how many cases it was found."""
+
+    def look(contract: str, spec: str, key: str, samples: int = MOST) -> Found:
+        subject, stream = folder.loaded(contract, spec), folder.stream(contract)
+        needed: list[float] = []
+        for seed in SEEDS:
+            cases = enumerate(stream.cases(seed, samples), 1)
+            needed.append(next((number for number, inputs in cases if shows(subject, inputs, key)), float("inf")))
+            if needed[0] <= len(stream.small):
+                break  # the small scope is the same for every seed
+        found = Found(contract, spec.partition(":")[2], key, tuple(needed), len(stream.small) + samples)
+        print(found)
+        return found
+
+    return look
+
+
+@pytest.fixture
+def smallest_case(folder: Folder) -> Callable[[str, str, str], Inputs | None]:
+    """The first case of a stream that shows a fault under this name, as simple as the product's reducer makes it."""
+
+    def smallest(contract: str, spec: str, key: str) -> Inputs | None:
+        subject = folder.loaded(contract, spec)
+        domain = subject.contract.domain
+
+        def test(candidate: Choices) -> Choices | None:
+            source = Replay(candidate, lenient=True)
+            return tuple(source.choices) if shows(subject, domain(source), key) else None
+
+        def drawn() -> Iterator[tuple[Inputs, Source]]:
+            yield from walk(domain, PROFILES["ci"].scope)
+            for index in range(MOST):
+                source = Sampler(0, index)
+                yield domain(source), source
+
+        def replayed(choices: Choices) -> Replay:
+            source = Replay(choices, lenient=True)
+            domain(source)
+            return source
+
+        for inputs, source in drawn():
+            if shows(subject, inputs, key):
+                # A budget in seconds would make the result depend on the machine's load; attempts are counted.
+                reducer = Reducer(
+                    test,
+                    attempts=3000,
+                    seconds=240,
+                    cost=lambda choices: replayed(choices).cost,
+                    forms=lambda choices: replayed(choices).forms(),
+                )
+                return domain(Replay(reducer.reduce(tuple(source.choices)), lenient=True))
+        return None
+
+    return smallest
+
+
+@pytest.fixture
+def complaints(folder: Folder) -> Callable[[str, str], list[tuple[Inputs, list[str]]]]:
+    """All cases in which anything is held against correct code, and what."""
+
+    def all_of(contract: str, spec: str) -> list[tuple[Inputs, list[str]]]:
+        subject = folder.loaded(contract, spec)
+        judged = ((inputs, judge(subject, inputs)) for inputs in folder.stream(contract).cases(0, UNUSUAL))
+        return [(inputs, [f"{item.key}: {item.detail}" for item in found]) for inputs, found in judged if found]
+
+    return all_of
