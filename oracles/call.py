@@ -15,16 +15,21 @@ from oracles.contract import Contract
 from oracles.interception import intercepted, plain
 from oracles.memory import Memory, Region, values_of
 from oracles.memory import bits as bits
-from oracles.verdict import Failure, Stale, Unsupported, WrongShape
+from oracles.verdict import AddressMoved, Failure, Stale, Unsupported, WrongShape
 
 
 @dataclass
 class Run:
-    """What one call did. ``outputs`` are NumPy copies (in/out buffers included); ``tensors`` the live originals."""
+    """What one call did. ``outputs`` are NumPy copies (in/out buffers included); ``tensors`` the live originals.
+
+    ``raw`` holds the copies as they were taken, where the contract has replaced elements of ``outputs`` by equally
+    right ones.
+    """
 
     arguments: dict[str, Any]
     memory: Memory
     outputs: dict[str, Any] = field(default_factory=dict)
+    raw: dict[str, Any] = field(default_factory=dict)
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     dtypes: dict[str, str] = field(default_factory=dict)
     error: BaseException | None = None
@@ -40,7 +45,15 @@ def call(
 ) -> Run:
     """Call an implementation on new objects."""
     memory = backend.memory(variation)
-    return call_on(contract, function, backend, place(contract, memory, inputs), memory, variation)
+    run = call_on(contract, function, backend, place(contract, memory, inputs), memory, variation)
+    settle(contract, inputs, run)
+    return run
+
+
+def settle(contract: Contract, inputs: Inputs, run: Run) -> None:
+    """Put the specification's results in the place of those that are right as well."""
+    if contract.settle is not None and run.error is None and not run.misshapen:
+        run.raw, run.outputs = run.outputs, dict(contract.settle(inputs, run.outputs))
 
 
 def place(contract: Contract, memory: Memory, inputs: Inputs) -> dict[str, Any]:
@@ -138,10 +151,21 @@ def _collect(contract: Contract, run: Run, result: Any) -> None:
     for name, value in values.items():
         run.outputs[name] = _copy(run, name, value)
         _name_after_output(run, name, value)
+        _judge_place(contract, run, name, value)
         for shared in _shared_inputs(run, value):
             if contract.is_view(name, shared.public_name):
                 continue
             run.failures.append(Stale(name, f"shares memory with the input {shared.name}"))
+
+
+def _judge_place(contract: Contract, run: Run, name: str, value: Any) -> None:
+    """A result that has to be a view of a caller's buffer is no copy of it."""
+    inside = next(item.inside for item in contract.outputs if item.name == name)
+    if inside is None or not isinstance(value, torch.Tensor) or not value.numel():
+        return
+    buffer = run.arguments[inside]
+    if value.data_ptr() != buffer.data_ptr() or value.stride() != buffer.stride():
+        run.failures.append(AddressMoved(name, f"lies elsewhere than {inside}, of which it has to be a view"))
 
 
 def _name_after_output(run: Run, name: str, value: Any) -> None:

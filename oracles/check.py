@@ -251,9 +251,11 @@ def _classify(subject: Subject, inputs: Inputs, wanted: np.ndarray, pair: Pair, 
     where = tuple(int(n) for n in np.argwhere(bad)[0]) if bad.ndim else ()
     seen, wish = one[where], wanted[where]
     place = f"{name}{list(where)}" if where else name
+    explains = subject.contract.explains
     count = f"; {int(bad.sum())} of {bad.size} elements differ" if bad.sum() > 1 else ""
     if one.tobytes() == two.tobytes():
-        return WrongValue(place_of(name), f"{place} is {seen}, expected {wish}{count}")
+        more = f"; {explains(inputs, name, where, seen)}" if explains is not None else ""
+        return WrongValue(place_of(name), f"{place} is {seen}, expected {wish}{count}{more}")
     poisoned = pair.dtype is not None and _is_poison(seen, pair.dtype, 0) and _is_poison(two[where], pair.dtype, 1)
     if poisoned:
         return Unwritten(place_of(name), f"{place} was never written, expected {wish}{count}")

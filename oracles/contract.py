@@ -7,7 +7,7 @@ A contract is data. The harness, the command line, pytest and the reports know t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from oracles.arrays import Array, Inputs, Outputs
@@ -59,12 +59,14 @@ class Input:
 class Output:
     """One result, in the order in which an implementation returns it.
 
-    ``view_of``: an input that it may share memory with, where the contract says that it may be a view.
+    ``view_of``: an input that it may share memory with, where the contract says that it may be a view. ``inside``: an
+    in/out buffer that it has to be a view of, from its first element on.
     """
 
     name: str
     doc: str
     view_of: str | None = None
+    inside: str | None = None
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,11 @@ class Contract:
     protocol contract drives a class through the operations that the inputs list. ``accepts`` judges outputs where many
     answers are right (predicate contracts) and returns what is wrong, or ``None``. ``known`` holds the predicates
     that known findings may name. Without ``outputs`` only the in/out buffers are judged, and what is returned is not.
+
+    Where single elements have several right results, ``settle`` puts the specification's in the place of each right
+    one, bit for bit, and leaves wrong ones; ``explains(inputs, output, index, got)`` adds to what is said of a wrong
+    element. Where a callable says which of several specifications it follows, ``declared(callable)`` gives the fields
+    of this record that differ for it.
     """
 
     family: str
@@ -178,6 +185,9 @@ class Contract:
     known: Mapping[str, Callable[[Inputs], bool]] = field(default_factory=dict)
     sketch: Callable[[Inputs], str] | None = None
     accepts: Callable[[Inputs, Outputs], str | None] | None = None
+    settle: Callable[[Inputs, Outputs], Outputs] | None = None
+    explains: Callable[[Inputs, str, tuple[int, ...], Any], str] | None = None
+    declared: Callable[[Callable[..., Any]], Mapping[str, Any]] | None = None
     call: Callable[[Callable[..., Any], Mapping[str, Any]], Any] | None = None
 
     @property
@@ -200,6 +210,10 @@ class Contract:
             found = "an array" if isinstance(value, Array) else repr(value)
             return f"{item.name} is {found}, but its role is {item.role}"
         return None
+
+    def of(self, function: Callable[..., Any]) -> Contract:
+        """This contract as a callable declares to follow it."""
+        return self if self.declared is None else replace(self, **self.declared(function))
 
     def is_view(self, output: str, of: str) -> bool:
         """Whether an output (of several in a list, any) may be a view of that input."""

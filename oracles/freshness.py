@@ -15,7 +15,7 @@ import torch
 
 from oracles.arrays import Array, Inputs, Value, flat, plain_value
 from oracles.backends.base import Backend, Variation
-from oracles.call import Run, call, call_on, place
+from oracles.call import Run, call, call_on, place, settle
 from oracles.contract import Contract, Values
 from oracles.lines import line_of, traceback_of, with_line
 from oracles.memory import Memory, Region, values_of
@@ -41,13 +41,14 @@ def freshness(contract: Contract, function: Callable[..., Any], backend: Backend
         if objects == "recycled":
             arguments = {name: _other_object(value) for name, value in arguments.items()}
         run = call_on(contract, function, backend, arguments, memory, variation)
-        failure = _wrong(run, expected, objects)
+        settle(contract, values, run)
+        failure = _wrong(contract, values, run, expected, objects)
         if failure is not None:
             # Values that are wrong on new objects too are wrong for another reason, which the plain calls report,
             # unless every other input gets the first one's results: then something remembers more than the objects.
             alone = [call(contract, function, backend, other, variation) for other in (values, *others)]
             remembered = len(others) > 1 and bool(kept) and all(_same(run, kept[0][0]) for run in alone)
-            return [failure] if remembered or _wrong(alone[0], expected, objects) is None else []
+            return [failure] if remembered or _wrong(contract, values, alone[0], expected, objects) is None else []
         failure = _moved(contract, kept)
         if failure is not None:
             return [failure]
@@ -81,7 +82,7 @@ def _other_object(value: Any) -> Any:
     return value
 
 
-def _wrong(run: Run, expected: Values, objects: str) -> Failure | None:
+def _wrong(contract: Contract, values: Inputs, run: Run, expected: Values, objects: str) -> Failure | None:
     what = {
         "same": "after the input objects were refilled in place",
         "recycled": "for new objects at an address that was used before",
@@ -91,12 +92,15 @@ def _wrong(run: Run, expected: Values, objects: str) -> Failure | None:
         raised = Stale(type(run.error).__name__, text)
         raised.trace = traceback_of(run.error)
         return raised
+    if contract.accepts is not None:
+        complaint = contract.accepts(values, run.outputs)
+        return Stale(contract.outputs[0].name, f"{complaint}, {what}") if complaint else None
     outputs = flat(run.outputs)
     for name, value in flat(expected.outputs).items():
         got, wanted = outputs.get(name), plain_value(value)
         if not _equal(got, wanted):
-            values = f"got {_short(got)}, expected {_short(wanted)}"
-            return Stale(place_of(name), f"{name} does not follow the values {what}: {values}")
+            text = f"got {_short(got)}, expected {_short(wanted)}"
+            return Stale(place_of(name), f"{name} does not follow the values {what}: {text}")
     return None
 
 
@@ -115,7 +119,7 @@ def _equal(got: Any, wanted: Any) -> bool:
 def _moved(contract: Contract, kept: list[tuple[Run, str]]) -> Failure | None:
     """Whether a result that was returned earlier still has its values."""
     for run, label in kept:
-        outputs = flat(run.outputs)
+        outputs = flat(run.raw or run.outputs)
         for name, tensor in run.tensors.items():
             region = run.memory.region_of(tensor)
             if region is not None and not region.allocated and _may_change(contract, name, region):

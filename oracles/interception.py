@@ -12,9 +12,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
-from weakref import WeakValueDictionary
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -58,8 +58,18 @@ def plain(tensor: torch.Tensor, device_type: str = "cpu") -> bool:
     return tensor.layout == torch.strided and tensor.device.type in ("cpu", device_type) and not tensor.is_quantized
 
 
-_WORKSPACES: WeakValueDictionary[int, torch.Tensor] = WeakValueDictionary()
-"""Device tensors of earlier calls that are still alive, by storage."""
+_WORKSPACES: dict[int, StorageWeakRef] = {}
+"""Device memory of earlier calls, by storage. An implementation may keep it, whatever tensor objects come and go."""
+
+
+def _is_workspace(storage: int) -> bool:
+    kept = _WORKSPACES.get(storage)
+    return kept is not None and not kept.expired()
+
+
+def _forget_freed() -> None:
+    for storage in [storage for storage, kept in _WORKSPACES.items() if kept.expired()]:
+        del _WORKSPACES[storage]
 
 
 class Interception:
@@ -72,6 +82,7 @@ class Interception:
         self._device = {tensor.untyped_storage()._cdata: tensor for tensor in device_tensors}
         self._made: dict[int, torch.Tensor] = {}
         self._count = 0
+        _forget_freed()
 
     def on_device(self, value: object) -> bool:
         """Whether a tensor (or one inside a list or dict) lives on the device."""
@@ -81,7 +92,7 @@ class Interception:
             if not plain(value):
                 return False
             storage = value.untyped_storage()._cdata
-            return storage in self._device or storage in _WORKSPACES
+            return storage in self._device or _is_workspace(storage)
         if isinstance(value, list | tuple):
             return any(self.on_device(item) for item in value)
         return False
@@ -120,7 +131,9 @@ class Interception:
                 return
             # The tensor is kept alive with its mark, so that a recycled storage is never taken for it; afterwards an
             # implementation may keep it as a workspace, and it stays a device tensor for as long as it lives.
-            _WORKSPACES.setdefault(value.untyped_storage()._cdata, value)
+            storage = value.untyped_storage()
+            if not _is_workspace(storage._cdata):
+                _WORKSPACES[storage._cdata] = StorageWeakRef(storage)
             self._device.setdefault(value.untyped_storage()._cdata, value)
         elif isinstance(value, list | tuple):
             for item in value:

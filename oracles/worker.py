@@ -159,7 +159,7 @@ class _Child:
         except BaseException as error:
             self.send(LoadFailed(described(error), traceback.format_exc()))
             os._exit(0)
-        subject = Subject(contract, implementation, function, backend)
+        subject = Subject(contract.of(function), implementation, function, backend)
         known = applicable(contract, implementation, load.backend) if load.known else []
         self.send(Ready(os.getpid(), implementation.bound))
         return Judging(load, subject, known, slot, self.send)

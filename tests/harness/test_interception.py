@@ -53,6 +53,30 @@ DERIVED = {
     "a host copy into it": lambda x: x.new_empty(3).copy_(torch.ones(3, dtype=torch.int64)),
 }
 
+KEPT = {
+    "zeros": lambda x: torch.zeros(8, dtype=x.dtype, device=x.device),
+    "empty": lambda x: torch.empty(8, dtype=x.dtype, device=x.device),
+    "full": lambda x: torch.full((8,), 1, dtype=x.dtype, device=x.device),
+    "arange": lambda x: torch.arange(8, dtype=x.dtype, device=x.device),
+    "zeros_like": lambda x: torch.zeros_like(x),
+    "new_zeros": lambda x: x.new_zeros(8),
+    "a clone": lambda x: x.clone(),
+    "arithmetic": lambda x: x + 1,
+}
+
+
+@pytest.mark.parametrize("made", KEPT)
+def test_a_workspace_of_an_earlier_call_is_still_on_the_device(made):
+    kept = []
+    first = Bench(device=True)
+    assert first.run(lambda x: kept.append(KEPT[made](x)), first.place(VALUES)) == []
+    del first
+    second = Bench(device=True)
+    assert second.run(lambda x: kept[0][:2].copy_(x[:2]), second.place(VALUES)) == []
+    third = Bench(device=True)
+    assert third.run(lambda x: kept[0].tolist(), third.place(VALUES)) == ["tolist"]
+
+
 ONE_ELEMENT = {
     "item": lambda x: x[1].item(),
     "int": lambda x: int(x[1]),
