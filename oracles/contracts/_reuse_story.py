@@ -1,0 +1,105 @@
+"""Contract 5: what happens in a life, in order. Whoever judges it and whoever specifies it walks the same events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from reference.metadata_records import Batch, LinearConfig, LinearSpec, MlaConfig, MlaSpec
+
+LINEAR, MLA = "linear", "mla"
+
+Arguments = Mapping[str, Any]
+"""The inputs of a life, as arrays or as tensors."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One look at one group's metadata.
+
+    ``when``: "made" as it was made, "kept" after all groups had theirs, "replayed" what a captured graph read.
+    """
+
+    step: int
+    group: int
+    when: str
+
+    def told(self) -> str:
+        """In words."""
+        return f"step {self.step}, group {self.group}, {self.when}"
+
+
+def spec_of(group: tuple[Any, ...]) -> LinearSpec | MlaSpec:
+    """The spec of a group."""
+    if group[0] == LINEAR:
+        names = ("block_size", "num_speculative_blocks", "mamba_cache_mode", "dtype", "page_size_bytes")
+        return LinearSpec(**dict(zip(names, group[1:], strict=True)))
+    names = ("block_size", "num_heads", "kv_cache_dtype", "dtype", "causal")
+    return MlaSpec(**dict(zip(names, group[1:], strict=True)))
+
+
+def config_of(arguments: Arguments, family: str) -> LinearConfig | MlaConfig:
+    """The configuration of a family's builders."""
+    sizes = {name: arguments[name] for name in ("max_num_reqs", "max_graph_rows")}
+    if family == LINEAR:
+        return LinearConfig(num_speculative_tokens=arguments["num_speculative_tokens"], **sizes)
+    widths = {name: arguments[name] for name in ("max_model_len", "varlen_width")}
+    return MlaConfig(**sizes, **widths)
+
+
+def groups_of(arguments: Arguments, family: str, step: int) -> list[int]:
+    """The groups of a family that there are in a step: the last group of all may join later."""
+    groups = arguments["groups"]
+    there = [number for number, group in enumerate(groups) if group[0] == family]
+    last = len(groups) - 1
+    return [number for number in there if number != last or step >= arguments["joins"] or there[0] == last]
+
+
+def batch_of(arguments: Arguments, step: int) -> Batch:
+    """The batch of a step, made of whatever the arguments hold."""
+    names = (
+        "query_start_loc",
+        "query_start_loc_cpu",
+        "seq_lens",
+        "seq_lens_cpu",
+        "is_prefilling",
+        "num_accepted_tokens",
+        "num_decode_draft_tokens_cpu",
+        "num_actual_tokens",
+        "full_graph",
+    )
+    return Batch(step=step, **{name: arguments[name][step] for name in names})
+
+
+def table_of(arguments: Arguments, step: int, group: int) -> tuple[Any, Any]:
+    """Block table and slots of a group in a step."""
+    place = step * len(arguments["groups"]) + group
+    return arguments["block_tables"][place], arguments["slot_mappings"][place]
+
+
+def families(arguments: Arguments) -> list[str]:
+    """The families of a life, in the order of their first groups."""
+    return list(dict.fromkeys(group[0] for group in arguments["groups"]))
+
+
+def graph_of(arguments: Arguments, step: int) -> tuple[Any, ...]:
+    """What one captured graph serves: batches of so many rows and tokens, of the same kind of request."""
+    drafts = arguments["num_decode_draft_tokens_cpu"][step]
+    rows, tokens = int(arguments["seq_lens_cpu"][step].shape[0]), int(arguments["query_start_loc_cpu"][step][-1])
+    return rows, tokens, drafts is not None, arguments["num_actual_tokens"][step]
+
+
+def events(arguments: Arguments, staged: Mapping[tuple[int, int], bool]) -> Iterator[Event]:
+    """All events of a life; ``staged`` says for each step and group whether its metadata lies in a graph's buffers."""
+    captured: dict[tuple[Any, ...], set[int]] = {}
+    for step in range(len(arguments["steps"])):
+        there = [group for family in families(arguments) for group in groups_of(arguments, family, step)]
+        yield from (Event(step, group, "made") for group in there)
+        yield from (Event(step, group, "kept") for group in there)
+        graph = captured.setdefault(graph_of(arguments, step), set())
+        for group in there:
+            if staged[step, group]:
+                if group in graph:
+                    yield Event(step, group, "replayed")
+                graph.add(group)
