@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from oracles.case import Case
 from oracles.contracts import all_contracts
 from oracles.known import entries
 from oracles.report.known_page import page
@@ -122,6 +123,15 @@ def test_the_page_of_known_findings_is_up_to_date():
     written = (DOCS / "known-findings.md").read_text(encoding="utf-8")
     assert written == page(entries()), "run python -m oracles.report.known_page docs/known-findings.md"
     assert all(f"]({'../' + entry.case})" in written for entry in entries())
+
+
+def test_every_case_of_a_public_bug_is_named_beside_the_bug():
+    told = (DOCS / "public-bugs.md").read_text(encoding="utf-8")
+    linked = set(re.findall(r"\]\(\.\./(corpus/[\w/-]+\.json)\)", told))
+    assert [case for case in sorted(linked) if not (ROOT / case).is_file()] == []
+    kept = {path: Case.load(path).origin.get("bugs", []) for path in ROOT.glob("corpus/*/*.json")}
+    named = {path.relative_to(ROOT).as_posix() for path, bugs in kept.items() if bugs}
+    assert sorted(named - linked) == []
 
 
 def test_pages_that_readme_names_exist():
