@@ -1,4 +1,4 @@
-"""vLLM's GDN builder as a contender: its own methods on prepared records, without this project's adapter around them."""
+"""vLLM's GDN builder as a contender: its own methods on prepared records, without the adapter around them."""
 
 from __future__ import annotations
 

@@ -72,6 +72,24 @@ def _forget_freed() -> None:
         del _WORKSPACES[storage]
 
 
+_own: list[None] = []
+
+
+@contextmanager
+def own_waits() -> Iterator[None]:
+    """Inside, it is the harness that waits for the device, as a capture does: nobody is blamed for it."""
+    _own.append(None)
+    try:
+        yield
+    finally:
+        _own.pop()
+
+
+def waits_are_own() -> bool:
+    """Whether the harness is waiting."""
+    return bool(_own)
+
+
 class Interception:
     """The tensors on the device, and the reads that were seen."""
 

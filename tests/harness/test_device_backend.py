@@ -20,6 +20,7 @@ from oracles.backends.device.runtime import architecture_of
 from oracles.backends.device.vendor import DeviceUnavailable, facts_in
 from oracles.check import Subject, judge
 from oracles.contract import Contract, Input, Output, Values
+from oracles.interception import own_waits
 from oracles.providers.base import Implementation
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -172,6 +173,12 @@ def test_waits_on_purpose_are_host_syncs_and_are_restored():
         namespace.Event().synchronize()
     assert [failure.key for failure in failures] == ["host_sync:synchronize", "host_sync:Event.synchronize"]
     assert namespace.Event.synchronize is before
+    with syncs.observed(namespace, failures), own_waits():
+        # A wait of a kind that was not seen before would be reported.
+        failures.clear()
+        namespace.Event().synchronize()
+        namespace.synchronize()
+    assert failures == []
     assert namespace.mode == 0
     namespace.synchronize()
     assert len(failures) == 2

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from oracles.interception import HostReadMode
+from oracles.interception import HostReadMode, waits_are_own
 from oracles.lines import current_line, with_line
 from oracles.verdict import Failure, HostSync
 
@@ -33,7 +33,7 @@ def observed(cuda: Any, failures: list[Failure]) -> Iterator[None]:
     """Add one failure for each kind of wait inside."""
 
     def report(where: str, detail: str) -> None:
-        if all(failure.where != where for failure in failures):
+        if not waits_are_own() and all(failure.where != where for failure in failures):
             failures.append(HostSync(where, with_line(detail, current_line())))
 
     waiting: list[str] = []
