@@ -18,6 +18,10 @@ from oracles.memory import bits as bits
 from oracles.verdict import AddressMoved, Failure, Stale, Unsupported, WrongShape
 
 
+MOST_BYTES = 1 << 28
+"""Bytes of a result up to which it is copied to be compared. No input that is drawn has a result as large."""
+
+
 @dataclass
 class Run:
     """What one call did. ``outputs`` are NumPy copies (in/out buffers included); ``tensors`` the live originals.
@@ -203,6 +207,10 @@ def _copy(run: Run, name: str, value: Any, depth: int = 3) -> Any:
         return None
     if value.device.type != run.memory.device_type and any(region.device for region in run.memory.regions):
         run.misshapen.append(WrongShape(name, f"on {value.device} where a tensor on the device belongs"))
+        return None
+    if value.numel() * value.element_size() > MOST_BYTES:
+        text = f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}, more than any result for these inputs"
+        run.misshapen.append(WrongShape(name, text))
         return None
     run.tensors[name] = value
     run.dtypes[name] = str(value.dtype).removeprefix("torch.")

@@ -17,6 +17,7 @@ import pytest
 from oracles.case import Case
 from oracles.contracts import all_contracts
 from oracles.known import entries
+from oracles.report import contracts_page
 from oracles.report.known_page import page
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -123,6 +124,11 @@ def test_the_page_of_known_findings_is_up_to_date():
     written = (DOCS / "known-findings.md").read_text(encoding="utf-8")
     assert written == page(entries()), "run python -m oracles.report.known_page docs/known-findings.md"
     assert all(f"]({'../' + entry.case})" in written for entry in entries())
+
+
+def test_the_page_of_contracts_is_up_to_date():
+    written = (DOCS / "contracts.md").read_text(encoding="utf-8")
+    assert written == contracts_page.page(list(all_contracts())), "run python -m oracles.report.contracts_page"
 
 
 def test_every_case_of_a_public_bug_is_named_beside_the_bug():

@@ -51,6 +51,17 @@ def test_the_printed_command_shows_the_finding_again(oracles, name, file):
     assert oracles.left() == []
 
 
+def test_a_finding_that_does_not_show_says_so(oracles):
+    found = oracles.check("wrong_value")
+    filed = next(result for result in found.results if result["replay"])
+    path = shlex.split(filed["replay"])[2]
+    mended = oracles.run("replay", path, "--impl", spec(oracles, "chunk_metadata", "good.py"), "--backend", "host")
+    assert mended.code == 0
+    assert f"filed as {filed['bucket']}, which this case alone does not show now" in mended.out
+    kept = a_case(oracles)
+    assert "filed as" not in oracles.run("replay", str(kept), "--impl", spec(oracles, "chunk_metadata", "good.py")).out
+
+
 def test_another_implementation_on_the_same_case(oracles):
     path = a_case(oracles, origin={"implementation": spec(oracles, "wrong_value"), "backend": "host"})
     assert oracles.run("replay", str(path)).code == 1

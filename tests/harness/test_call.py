@@ -94,6 +94,12 @@ def test_a_tensor_that_is_not_dense_is_a_wrong_shape():
     assert failure.key == "wrong_shape:y"
 
 
+def test_a_tensor_that_no_memory_holds_is_a_wrong_shape():
+    [failure] = run(lambda x: torch.zeros(1, dtype=torch.int32).expand(10**6, 10**6)).misshapen
+    assert failure.key == "wrong_shape:y"
+    assert "int32 [1000000, 1000000]" in failure.detail
+
+
 def test_python_values_and_lists_of_tensors_are_taken_as_they_are():
     result = run(lambda x: (7, [x + 1, (x * 2, None)]), record=TWO)
     assert result.outputs["y"] == 7
