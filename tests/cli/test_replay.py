@@ -52,7 +52,7 @@ def test_the_printed_command_shows_the_finding_again(oracles, name, file):
 
 
 def test_a_finding_that_does_not_show_says_so(oracles):
-    found = oracles.check("wrong_value")
+    found = oracles.check("wrong_value", file="nonsense.py")
     filed = next(result for result in found.results if result["replay"])
     path = shlex.split(filed["replay"])[2]
     mended = oracles.run("replay", path, "--impl", spec(oracles, "chunk_metadata", "good.py"), "--backend", "host")
