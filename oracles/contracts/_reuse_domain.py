@@ -19,12 +19,15 @@ from oracles.domain import Source
 PLANS = ("reuse", "all", "build")
 """How the groups behind the first get their metadata: one update each, one launch for all, a build each."""
 
-PROBES = ("last step", "same builder", "copy", "refilled", "late share", "foreign")
+PROBES = ("last step", "same builder", "copy", "refilled", "late share", "foreign", "other ubatch")
 """What must be rejected: the metadata of another step, of the asking builder, a copy, of a batch that was refilled in
-place; sharing after addresses were handed out; metadata of another kind."""
+place; sharing after addresses were handed out; metadata of another kind, and of another micro-batch."""
 
 KINDS = ("decode", "speculative", "mixed", "prefill", "mixed speculative", "padding")
-"""Batches. The first two can run from full graphs."""
+"""Batches."""
+
+IN_GRAPHS = ("decode", "speculative", "padding")
+"""Those that can run from full graphs."""
 
 MODES = ("none", "align", "all")
 MOST_STEPS = 4
@@ -89,6 +92,10 @@ class Life:
     spec_tokens: int
     most: int
     max_len: int
+    tight: bool = False
+    """whether MLA tables have no more columns than the step's tokens take: added queries then reach past the row"""
+    one_size: bool = False
+    """whether all steps in graphs are padded to the same rows, so that most of them are replays"""
 
     def __post_init__(self) -> None:
         self.columns: dict[str, list[Value]] = {name: [] for name in PER_STEP}
@@ -101,11 +108,16 @@ class Life:
         source, number = self.source, len(self.steps)
         edge = min([group[1] for group in self.groups] + [16])
         rows = draw_rows(source, kind, self.spec_tokens, edge, self.most)
+        if full_graph and self.one_size:
+            rows += [Row(0, 0)] * (self.most - len(rows))
         source.event(f"batch: {kind}")
         starts = list(accumulate((row.query for row in rows), initial=0))
         lengths = [row.length for row in rows]
         drafted = any(row.drafts >= 0 for row in rows)
-        pad = source.choose((0, 3), weights=(2, 1), small=1) if full_graph else 0
+        # To what one size of graph serves, however many rows are padding, or past it.
+        whole = len(rows) * (1 + self.spec_tokens if drafted else 1) - starts[-1]
+        pads = (whole,) if self.one_size else (0, whole, 3)
+        pad = source.choose(pads, weights=(2, 3, 1)[: len(pads)], small=1) if full_graph else 0
         accepted = [1 + (row + number) % (1 + self.spec_tokens) for row in range(len(rows))]
         values: dict[str, Value] = {
             "query_start_loc": array(starts, "int32"),
@@ -121,16 +133,18 @@ class Life:
         for name, value in values.items():
             self.columns[name].append(value)
         for group, spec in enumerate(self.groups):
-            self.tables.append(self._table(spec, number, group, len(rows)))
+            self.tables.append(self._table(spec, number, group, lengths))
             self.slots.append(array(np.arange(starts[-1]) + IDS * (number + 1) + group, "int64"))
         plan = source.choose(PLANS, weights=(3, 2, 1), small=2)
         probes = [probe for probe in PROBES if source.pick(2, weights=(5, 1), small=1)]
         self.steps.append((plan, tuple(probes)))
 
-    def _table(self, spec: tuple[Any, ...], step: int, group: int, rows: int) -> Array:
+    def _table(self, spec: tuple[Any, ...], step: int, group: int, lengths: list[int]) -> Array:
         """Ids that only this group has in this step; in padding rows too, where an engine did not clear them."""
-        family, block_size = spec[0], spec[1]
+        family, block_size, rows = spec[0], spec[1], len(lengths)
         wide = -(-self.max_len // block_size)
+        if family == "mla" and self.tight:
+            wide = max(1, -(-max(lengths, default=0) // block_size))
         if family == "linear":
             wide = wide + spec[2] if spec[3] != "none" else 1 + spec[2] + (step + group) % 2
         first = 1 + IDS * (1 + group + len(self.groups) * step)
@@ -185,15 +199,18 @@ def draw_life(source: Source, families: tuple[str, ...]) -> Inputs:
     spec_tokens = min((group[2] for group in linear), default=source.choose((0, 1), small=1))
     kinds = [kind for kind in KINDS if spec_tokens or "speculative" not in kind]
     if "mla" in families:
-        kinds = [kind for kind in kinds if kind in ("decode", "speculative", "padding")]
+        kinds = [kind for kind in kinds if kind in IN_GRAPHS]
     most = source.choose((3, 5, 9), weights=(3, 2, 1), small=1)
-    life = Life(source, groups, spec_tokens, most, max_len=2 * 16 + 66)
+    varlen = 1 + spec_tokens if "mla" in families and source.pick(2, weights=(3, 1), small=1) else 0
+    tight = varlen > 0 and source.choose((False, True), weights=(2, 1), small=1)
     steps = source.integer(1, MOST_STEPS, near=(2, 3), small=2)
     graphs = source.choose((True, False), weights=(2, 1))
-    usual = source.choose(tuple(kinds), small=2)
+    one_size = graphs and source.choose((False, True), small=1)
+    life = Life(source, groups, spec_tokens, most, 2 * 16 + 66, tight, one_size)
+    usual = source.choose(tuple(kinds), weights=[3 if graphs and kind in IN_GRAPHS else 1 for kind in kinds], small=2)
     for _ in range(steps):
         kind = usual if source.choose((True, False), weights=(3, 1), small=1) else source.choose(tuple(kinds), small=1)
-        life.step(kind, graphs and kind in ("decode", "speculative", "padding"))
+        life.step(kind, graphs and kind in IN_GRAPHS)
     source.event(f"steps: {steps}")
     return {
         "groups": groups,
@@ -201,7 +218,7 @@ def draw_life(source: Source, families: tuple[str, ...]) -> Inputs:
         "max_num_reqs": most,
         "max_graph_rows": source.choose((most, 2), weights=(5, 1), small=1),
         "max_model_len": life.max_len,
-        "varlen_width": 1 + spec_tokens if "mla" in families and source.pick(2, weights=(3, 1), small=1) else 0,
+        "varlen_width": varlen,
         "shared": source.choose((True, False), weights=(3, 1)),
         "joins": source.integer(0, min(steps - 1, 2), near=(0, 0, 1), small=1),
         "refilled": source.choose((False, True), weights=(1, 1), small=1),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,15 +13,17 @@ import torch
 from oracles.contracts import _reuse_story as story
 from oracles.contracts._reuse_graphs import Captured, address, captured
 from oracles.contracts._reuse_steps import Steps, on_host, refilled
-from oracles.verdict import AddressMoved, Failure, Stale, WronglyAccepted
+from oracles.verdict import AddressMoved, Failure, Stale, WronglyAccepted, WrongShape
 from reference.metadata_records import Batch, LinearMetadata, MlaMetadata
 from reference.metadata_reuse import is_staged
 
 RECORDS: dict[str, type[LinearMetadata] | type[MlaMetadata]] = {story.LINEAR: LinearMetadata, story.MLA: MlaMetadata}
 FIELDS = {family: (*record.BATCH_FIELDS, *record.TABLE_FIELDS) for family, record in RECORDS.items()}
 ALL_FIELDS = tuple(dict.fromkeys(name for names in FIELDS.values() for name in names))
+NOT_CAPTURED = ("spec_sequence_masks_cpu", "block_table", "slot_mapping")
+"""Tensors that no kernel reads, or that are the engine's own: where those lie is not the builder's affair."""
+
 HOST_FIELDS = ("spec_sequence_masks_cpu",)
-"""Tensors that no kernel reads."""
 
 ABSENT, NONE = 0, -1
 """What stands for a field that is not looked at, and for one that is ``None``."""
@@ -55,11 +58,16 @@ class Engine:
             self._join(step)
             batch = self.steps.begin(step)
             made = self._make(step, batch, plan)
-            self._judge_addresses(step, batch, made)
+            at_first = dict(zip((group for group, _ in made), self.seen[-len(made) :], strict=True))
+            with _unwatched():
+                self._judge_addresses(step, batch, made)
             for probe in probes:
                 self._probe(probe, step, batch, made, last)
-            self.seen += [self._copied(group, metadata if "kept" in self.checks else None) for group, metadata in made]
-            self._replay(step, batch, made)
+            with _unwatched():
+                for group, metadata in made:
+                    kept = "kept" in self.checks
+                    self.seen.append(self._copied(group, metadata) if kept else at_first[group])
+                self._replay(step, batch, made, at_first)
             last = dict(made)
         return {name: [seen[name] for seen in self.seen] for name in ALL_FIELDS}
 
@@ -92,16 +100,17 @@ class Engine:
         """The first group builds; the others do as planned, where their builders accept it."""
         first, *others = groups
         found = {first: self.builders[first].build(batch, *self.steps.table(step, first))}
-        self.seen.append(self._copied(first, found[first]))
+        self._look(first, found[first])
         if plan != "build":
             willing = [group for group in others if self._accepts(step, batch, group, first, found[first])]
             for group, metadata in self._updated(step, family, willing, found[first], plan):
                 found[group] = metadata
-                self._judge_reuse(step, group, metadata, first, found[first])
+                with _unwatched():
+                    self._judge_reuse(step, group, metadata, first, found[first])
         for group in others:
             if group not in found:
                 found[group] = self.builders[group].build(batch, *self.steps.table(step, group))
-            self.seen.append(self._copied(group, found[group]))
+            self._look(group, found[group])
         return found
 
     def _updated(self, step: int, family: str, groups: list[int], source: Any, plan: str) -> list[tuple[int, Any]]:
@@ -110,6 +119,9 @@ class Engine:
             builders = [self.builders[group] for group in groups]
             block_tables, slots = [table for table, _ in tables], [slots for _, slots in tables]
             made = self.classes[family].update_block_tables(source, builders, block_tables, slots)
+            if len(made) != len(groups):
+                text = f"step {step}: {len(made)} metadata for {len(groups)} builders"
+                raise WrongShape("update_block_tables", text)
             return list(zip(groups, made, strict=True))
         pairs = zip(groups, tables, strict=True)
         return [(group, self.builders[group].update_block_table(source, *table)) for group, table in pairs]
@@ -164,23 +176,31 @@ class Engine:
                     text = f"step {step}: {name} of group {group} lies elsewhere than when its graph was captured"
                     raise AddressMoved(name, text)
 
-    def _replay(self, step: int, batch: Batch, made: Sequence[tuple[int, Any]]) -> None:
+    def _replay(
+        self, step: int, batch: Batch, made: Sequence[tuple[int, Any]], at_first: Mapping[int, dict[str, Any]]
+    ) -> None:
         """Replay the graphs of such a step, the last group's first; capture those that there are not yet."""
         replayed: dict[int, dict[str, Any]] = {}
         for group, metadata in reversed(made):
             if not self._staged(batch, group):
                 continue
             key = (group, *story.graph_of(self.arguments, step))
-            if key in self.graphs:
-                replayed[group] = self.graphs[key].replay() if "replays" in self.checks else {}
-            else:
-                self.graphs[key] = captured(self._read_by_kernels(group, metadata))
+            fields = self._read_by_kernels(group, metadata)
+            if key not in self.graphs:
+                self.graphs[key] = captured(fields)
+                continue
+            graph = self.graphs[key]
+            read = graph.replay() if "replays" in self.checks else {name: at_first[group][name] for name in fields}
+            shapes = {name: tensor.shape for name, tensor in fields.items()}
+            replayed[group] = {
+                name: story.common(value, shapes.get(name), graph.shapes.get(name)) for name, value in read.items()
+            }
         for group, _ in made:
             if group in replayed:
                 self.seen.append({name: replayed[group].get(name, ABSENT) for name in ALL_FIELDS})
 
     def _read_by_kernels(self, group: int, metadata: Any) -> dict[str, torch.Tensor]:
-        names = [name for name in FIELDS[self.groups[group][0]] if name not in HOST_FIELDS]
+        names = [name for name in FIELDS[self.groups[group][0]] if name not in NOT_CAPTURED]
         values = {name: getattr(metadata, name) for name in names}
         return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
 
@@ -204,25 +224,34 @@ class Engine:
             "same builder": (first, source, "it made this metadata itself, and would overwrite it"),
             "copy": (other, copy.copy(source), "this is a copy, which may have been changed since"),
             "refilled": (other, source, "the batch was refilled in place since"),
-            "foreign": (other, object(), "this is no metadata"),
+            "foreign": (other, self._foreign(made), "this is no metadata of its kind"),
+            "other ubatch": (other, source, "the metadata is of another micro-batch"),
         }
         group, metadata, why = offers[probe]
+        asked = replace(batch, ubatch=1) if probe == "other ubatch" else batch
         with refilled(batch) if probe == "refilled" else nullcontext():
-            accepted = metadata is not None and self.builders[group].can_reuse_metadata(metadata, batch)
+            accepted = metadata is not None and self.builders[group].can_reuse_metadata(metadata, asked)
         if accepted and "rejections" in self.checks:
             raise self._wrongly_accepted(step, group, why)
 
+    def _foreign(self, made: Sequence[tuple[int, Any]]) -> Any:
+        """Metadata of another family where there is one, else anything."""
+        others = (metadata for group, metadata in made if self.groups[group][0] != self.families[0])
+        return next(others, object())
+
+    def _look(self, group: int, metadata: Any) -> None:
+        with _unwatched():
+            self.seen.append(self._copied(group, metadata))
+
     def _copied(self, group: int, metadata: Any) -> dict[str, Any]:
-        if metadata is None:
-            return dict.fromkeys(ALL_FIELDS, ABSENT)
         own = FIELDS[self.groups[group][0]]
-        return {name: _copy(getattr(metadata, name)) if name in own else ABSENT for name in ALL_FIELDS}
+        return {name: self._copy(name, getattr(metadata, name)) if name in own else ABSENT for name in ALL_FIELDS}
 
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    return NONE if value is None else value
+    def _copy(self, name: str, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            # Results are compared where the device's are.
+            return value.clone() if name not in HOST_FIELDS else value.clone().to(self.device)
+        return NONE if value is None else value
 
 
 def _overlap(one: Any, other: Any) -> bool:
@@ -230,10 +259,25 @@ def _overlap(one: Any, other: Any) -> bool:
     if not (isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and one.numel() and other.numel()):
         return False
     (begin, end), (first, stop) = _extent(one), _extent(other)
-    return begin < stop and first < end
+    return begin < stop and first < end and not _elements(one).isdisjoint(_elements(other))
 
 
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
     steps = zip(tensor.shape, tensor.stride(), strict=True)
     span = sum((count - 1) * step for count, step in steps) + 1
     return tensor.data_ptr(), tensor.data_ptr() + span * tensor.element_size()
+
+
+def _elements(tensor: torch.Tensor) -> set[int]:
+    """The address of each element: columns of one buffer lie between each other."""
+    places = {tensor.data_ptr()}
+    for count, step in zip(tensor.shape, tensor.stride(), strict=True):
+        places = {place + number * step * tensor.element_size() for place in places for number in range(count)}
+    return places
+
+
+@contextmanager
+def _unwatched() -> Iterator[None]:
+    """Inside, what is done is the engine's: it is no work of an implementation, and takes a fraction of the time."""
+    with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
+        yield

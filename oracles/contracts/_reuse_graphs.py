@@ -11,11 +11,14 @@ from typing import Protocol
 
 import torch
 
+from oracles.interception import own_waits
+
 
 class Captured(Protocol):
     """A graph of one group: it copies every tensor of the group's metadata."""
 
     addresses: Mapping[str, int]
+    shapes: Mapping[str, torch.Size]
 
     def replay(self) -> dict[str, torch.Tensor]:
         """What its kernels read now, by field."""
@@ -25,7 +28,8 @@ class Recorded:
     """Launches as they were recorded: a copy from each address, in the layout at the capture."""
 
     def __init__(self, fields: Mapping[str, torch.Tensor]) -> None:
-        self.addresses = {name: address(tensor) for name, tensor in fields.items()}
+        self.addresses: Mapping[str, int] = {name: address(tensor) for name, tensor in fields.items()}
+        self.shapes: Mapping[str, torch.Size] = {name: tensor.shape for name, tensor in fields.items()}
         # Of the storage, so that what a builder does to its own tensor object changes nothing here.
         self._views = {name: _same_memory(tensor) for name, tensor in fields.items()}
 
@@ -38,12 +42,12 @@ class CudaGraph:
     """The same copies in a real graph, replayed after memory that was freed since has been written over."""
 
     def __init__(self, fields: Mapping[str, torch.Tensor]) -> None:
-        self.addresses = {name: address(tensor) for name, tensor in fields.items()}
+        self.addresses: Mapping[str, int] = {name: address(tensor) for name, tensor in fields.items()}
+        self.shapes: Mapping[str, torch.Size] = {name: tensor.shape for name, tensor in fields.items()}
         self._read = {name: torch.empty_like(tensor) for name, tensor in fields.items()}
         self._graph = torch.cuda.CUDAGraph()
         views = {name: _same_memory(tensor) for name, tensor in fields.items() if tensor.numel()}
-        torch.cuda.synchronize()
-        with torch.cuda.graph(self._graph):
+        with own_waits(), torch.cuda.graph(self._graph):
             for name, view in views.items():
                 self._read[name].copy_(view)
 

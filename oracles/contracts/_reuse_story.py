@@ -18,12 +18,14 @@ Arguments = Mapping[str, Any]
 class Event:
     """One look at one group's metadata.
 
-    ``when``: "made" as it was made, "kept" after all groups had theirs, "replayed" what a captured graph read.
+    ``when``: "made" as it was made, "kept" after all groups had theirs, "replayed" what a graph read that was captured
+    in the step ``captured``.
     """
 
     step: int
     group: int
     when: str
+    captured: int = -1
 
     def told(self) -> str:
         """In words."""
@@ -84,22 +86,31 @@ def families(arguments: Arguments) -> list[str]:
 
 
 def graph_of(arguments: Arguments, step: int) -> tuple[Any, ...]:
-    """What one captured graph serves: batches of so many rows and tokens, of the same kind of request."""
+    """What one captured graph serves: batches of so many rows and tokens, padding included, of one kind of request."""
     drafts = arguments["num_decode_draft_tokens_cpu"][step]
-    rows, tokens = int(arguments["seq_lens_cpu"][step].shape[0]), int(arguments["query_start_loc_cpu"][step][-1])
-    return rows, tokens, drafts is not None, arguments["num_actual_tokens"][step]
+    return int(arguments["seq_lens_cpu"][step].shape[0]), arguments["num_actual_tokens"][step], drafts is not None
+
+
+def common(value: Any, now: Any, captured: Any) -> Any:
+    """What a graph read and the step's metadata have in common, of the shapes of both.
+
+    A list of tokens may be longer or shorter than at the capture. What lies behind a shorter one is not promised.
+    """
+    if now is None or captured is None:
+        return value
+    return value[: min(now[0], captured[0])] if len(now) == len(captured) == 1 else value
 
 
 def events(arguments: Arguments, staged: Mapping[tuple[int, int], bool]) -> Iterator[Event]:
     """All events of a life; ``staged`` says for each step and group whether its metadata lies in a graph's buffers."""
-    captured: dict[tuple[Any, ...], set[int]] = {}
+    captured: dict[tuple[Any, ...], dict[int, int]] = {}
     for step in range(len(arguments["steps"])):
         there = [group for family in families(arguments) for group in groups_of(arguments, family, step)]
         yield from (Event(step, group, "made") for group in there)
         yield from (Event(step, group, "kept") for group in there)
-        graph = captured.setdefault(graph_of(arguments, step), set())
+        graph = captured.setdefault(graph_of(arguments, step), {})
         for group in there:
             if staged[step, group]:
                 if group in graph:
-                    yield Event(step, group, "replayed")
-                graph.add(group)
+                    yield Event(step, group, "replayed", graph[group])
+                graph.setdefault(group, step)
