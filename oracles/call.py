@@ -17,7 +17,6 @@ from oracles.memory import Memory, Region, values_of
 from oracles.memory import bits as bits
 from oracles.verdict import AddressMoved, Failure, Stale, Unsupported, WrongShape
 
-
 MOST_BYTES = 1 << 28
 """Bytes of a result up to which it is copied to be compared. No input that is drawn has a result as large."""
 

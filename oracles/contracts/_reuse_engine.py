@@ -13,6 +13,7 @@ import torch
 from oracles.contracts import _reuse_story as story
 from oracles.contracts._reuse_graphs import Captured, address, captured
 from oracles.contracts._reuse_steps import Steps, on_host, refilled
+from oracles.interception import own_waits
 from oracles.verdict import AddressMoved, Failure, Stale, WronglyAccepted, WrongShape
 from reference.metadata_records import Batch, LinearMetadata, MlaMetadata
 from reference.metadata_reuse import is_staged
@@ -249,8 +250,10 @@ class Engine:
 
     def _copy(self, name: str, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            # Results are compared where the device's are.
-            return value.clone() if name not in HOST_FIELDS else value.clone().to(self.device)
+            if name not in HOST_FIELDS:
+                return value.clone()
+            with own_waits():
+                return value.clone().to(self.device)  # where results are compared
         return NONE if value is None else value
 
 

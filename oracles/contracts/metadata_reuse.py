@@ -12,7 +12,10 @@ from oracles.arrays import Array, Inputs
 from oracles.contract import Contract, Expected, Input, Output, Values
 from oracles.contracts import _reuse_domain as domain
 from oracles.contracts import _reuse_story as story
-from oracles.contracts._reuse_engine import ABSENT, ALL_FIELDS, FIELDS, HOST_FIELDS, NONE, Builders, Engine
+from oracles.contracts import reuse_known
+from oracles.contracts._reuse_engine import ABSENT, ALL_FIELDS, FIELDS, NONE, NOT_CAPTURED, Builders, Engine
+from oracles.contracts.reuse_bindings import LINEAR_METADATA_REUSE
+from oracles.contracts.reuse_mla_bindings import MLA_METADATA_REUSE
 from oracles.domain import Source
 from reference.metadata_reuse import build, is_staged
 
@@ -47,17 +50,18 @@ def specified(inputs: Inputs) -> list[tuple[story.Event, dict[str, Any]]]:
                 staged[step, group] = is_staged(batch, spec, config)
                 made[step, group] = build(batch, spec, config, *story.table_of(arguments, step, group))
     names = {event: FIELDS[arguments["groups"][event.group][0]] for event in story.events(arguments, staged)}
-    return [(event, _fields(event, made[event.step, event.group], own)) for event, own in names.items()]
+    return [(event, _fields(event, made, own)) for event, own in names.items()]
 
 
-def _fields(event: story.Event, metadata: Any, names: tuple[str, ...]) -> dict[str, Any]:
+def _fields(event: story.Event, made: Mapping[tuple[int, int], Any], names: tuple[str, ...]) -> dict[str, Any]:
     found: dict[str, Any] = dict.fromkeys(ALL_FIELDS, ABSENT)
+    metadata, captured = made[event.step, event.group], made.get((event.captured, event.group))
     for name in names:
         value = getattr(metadata, name)
         if event.when != "replayed":
             found[name] = NONE if value is None else value
-        elif isinstance(value, np.ndarray) and name not in HOST_FIELDS:
-            found[name] = value
+        elif isinstance(getattr(captured, name), np.ndarray) and name not in NOT_CAPTURED:
+            found[name] = story.common(value, value.shape, getattr(captured, name).shape)
     return found
 
 
@@ -148,7 +152,9 @@ def _inputs() -> tuple[Input, ...]:
     )
 
 
-def _contract(name: str, summary: str, families: tuple[str, ...], optimized: str, builders: Builders) -> Contract:
+def _contract(
+    name: str, summary: str, families: tuple[str, ...], optimized: str, builders: Builders, **upstream: Any
+) -> Contract:
     def drawn(source: Source) -> Inputs:
         return domain.draw_life(source, families)
 
@@ -168,6 +174,7 @@ def _contract(name: str, summary: str, families: tuple[str, ...], optimized: str
         call=partial(exercise, builders=builders),
         optimized=optimized,
         runs="triton",
+        **upstream,
     )
 
 
@@ -188,6 +195,8 @@ CONTRACTS = (
         (story.LINEAR,),
         "optimized.metadata_reuse:LinearMetadataBuilder",
         itself,
+        bindings=LINEAR_METADATA_REUSE,
+        known=reuse_known.LINEAR,
     ),
     _contract(
         "mla_metadata_reuse",
@@ -195,6 +204,8 @@ CONTRACTS = (
         (story.MLA,),
         "optimized.metadata_reuse:MlaMetadataBuilder",
         itself,
+        bindings=MLA_METADATA_REUSE,
+        known=reuse_known.MLA,
     ),
     _contract(
         "mixed_metadata_reuse",

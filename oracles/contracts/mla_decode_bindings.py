@@ -42,7 +42,7 @@ STUBS: Mapping[str, Any] = {
 LAYOUT_STUBS: Mapping[str, Any] = {**STUBS, f"{MODULE}:_expand_page_indices_kernel": _NoLaunch()}
 
 
-class _Graphs:
+class Graphs:
     """Stands for the compilation settings, of which the method asks one thing."""
 
     def __init__(self, full: bool) -> None:
@@ -50,10 +50,11 @@ class _Graphs:
         self._full = full
 
     def has_full_cudagraphs(self) -> bool:
+        """Whether there are full graphs."""
         return self._full
 
 
-def _builder(names: Mapping[str, Any], rows: int, device: Any, *, full_graph: bool, **more: Any) -> Any:
+def builder_of(names: Mapping[str, Any], rows: int, device: Any, *, full_graph: bool, **more: Any) -> Any:
     """What the constructor sets, for this many rows at most."""
     import torch
 
@@ -61,7 +62,7 @@ def _builder(names: Mapping[str, Any], rows: int, device: Any, *, full_graph: bo
     with setting_up(device):
         builder = SimpleNamespace(
             device=device,
-            compilation_config=_Graphs(full_graph),
+            compilation_config=Graphs(full_graph),
             paged_kv_last_page_len=torch.ones(rows, **counts),
             paged_kv_indptr=torch.zeros(rows + 1, **counts),
             qo_indptr=torch.zeros(rows + 1, **counts),
@@ -92,7 +93,8 @@ def _builder(names: Mapping[str, Any], rows: int, device: Any, *, full_graph: bo
     return builder
 
 
-def _build(names: Mapping[str, Any], builder: Any, **batch: Any) -> Any:
+def build_decode(names: Mapping[str, Any], builder: Any, **batch: Any) -> Any:
+    """Upstream's record of a decode step; ``batch`` holds the method's arguments that say something of it."""
     upstream = names[BUILD]
     if "max_query_len" in inspect.signature(upstream).parameters:
         # The method has it for other builders, and looks at the starts itself.
@@ -108,7 +110,7 @@ def _dense(names: Mapping[str, Any]) -> Callable[..., Any]:
         import torch
 
         rows = block_table.shape[0]
-        builder = _builder(
+        builder = builder_of(
             names,
             rows,
             seq_lens.device,
@@ -116,7 +118,7 @@ def _dense(names: Mapping[str, Any]) -> Callable[..., Any]:
             kernel_block_size=kernel_block_size,
             paged_kv_indices=paged_kv_indices,
         )
-        made = _build(
+        made = build_decode(
             names,
             builder,
             block_table_tensor=block_table,
@@ -149,7 +151,7 @@ def _layout(names: Mapping[str, Any]) -> Callable[..., Any]:
             raise Unsupported(f"no rows of a fixed width: this release has no {VARLEN}")
         rows, device = seq_lens.shape[0], seq_lens.device
         nothing = torch.empty(0, dtype=torch.int32, device=device)
-        builder = _builder(
+        builder = builder_of(
             names,
             rows,
             device,
@@ -158,8 +160,8 @@ def _layout(names: Mapping[str, Any]) -> Callable[..., Any]:
             paged_kv_indices=nothing,
         )
         if varlen_width:
-            _make_wide(names, builder, rows, varlen_width)
-        made = _build(
+            make_wide(names, builder, rows, varlen_width)
+        made = build_decode(
             names,
             builder,
             block_table_tensor=nothing.view(rows, 0),
@@ -179,7 +181,7 @@ def _layout(names: Mapping[str, Any]) -> Callable[..., Any]:
     return mla_decode_layout
 
 
-def _make_wide(names: Mapping[str, Any], builder: Any, rows: int, width: int) -> None:
+def make_wide(names: Mapping[str, Any], builder: Any, rows: int, width: int) -> None:
     """What the constructor adds where rows have a fixed width."""
     import torch
 

@@ -306,8 +306,15 @@ def test_a_large_array_is_never_given_a_huge_stride():
     assert max(strides) <= 7
 
 
-DRAWN_ONE_BY_ONE = ("block_table.BlockTables",)
-"""Contracts whose inputs follow no rule: every operation of a life is a choice."""
+DRAWN_ONE_BY_ONE = (
+    "block_table.BlockTables",
+    "metadata_reuse.linear_metadata_reuse",
+    "metadata_reuse.mla_metadata_reuse",
+    "metadata_reuse.mixed_metadata_reuse",
+    "rope_kv_cache.rope_and_cache_mla",
+    "rope_kv_cache.mla_cache_write_dispatch",
+)
+"""Contracts whose inputs follow no rule: every operation of a life, or every token, is a choice."""
 
 
 @pytest.mark.parametrize("name", [contract.full_name for contract in all_contracts()])

@@ -21,6 +21,12 @@ SMALL = Scope(2, 2)
 LONGEST_RECORD = 60  # lines, about: what adding a contract costs beside its functions
 
 every_contract = pytest.mark.parametrize("contract", CONTRACTS, ids=lambda contract: contract.full_name)
+# A protocol's case is a whole life, which calls again and again on the same objects with other values.
+every_call = pytest.mark.parametrize(
+    "contract",
+    [contract for contract in CONTRACTS if contract.kind != "protocol"],
+    ids=lambda contract: contract.full_name,
+)
 
 
 def sampled(contract: Contract, count: int = 300) -> list:
@@ -50,7 +56,9 @@ def plain(value) -> object:
 
 def test_there_are_contracts_with_names_of_their_own():
     assert CONTRACTS
-    for names in ([c.full_name for c in CONTRACTS], [c.section for c in CONTRACTS], [c.optimized for c in CONTRACTS]):
+    # Section 5 is one protocol for two families of builders, and for both in one batch.
+    sections = [c.section for c in CONTRACTS if c.section != "5"]
+    for names in ([c.full_name for c in CONTRACTS], sections, [c.optimized for c in CONTRACTS]):
         assert len(set(names)) == len(names)
     assert not {c.family for c in CONTRACTS} & {c.full_name for c in CONTRACTS}
 
@@ -155,7 +163,7 @@ def test_the_specification_answers_every_input(contract):
     assert kinds <= {Values, Refused, OnlyMemorySafety}
 
 
-@every_contract
+@every_call
 def test_resampled_inputs_keep_the_layout_and_change_the_answer(contract):
     resampled = 0
     for inputs in inputs_of(contract):
@@ -174,7 +182,7 @@ def test_resampled_inputs_keep_the_layout_and_change_the_answer(contract):
     assert resampled > 50
 
 
-@every_contract
+@every_call
 def test_most_inputs_with_values_can_be_resampled(contract):
     valued = [inputs for inputs in sampled(contract) if isinstance(contract.expected(inputs), Values)]
     assert sum(bool(contract.resample(inputs)) for inputs in valued) > len(valued) // 2
@@ -257,4 +265,5 @@ def test_a_record_is_short(node):
 
 
 def test_every_record_is_counted():
-    assert len(records()) == len(CONTRACTS)
+    # Contracts of one section have one record.
+    assert len(records()) == len({contract.section for contract in CONTRACTS})
