@@ -212,7 +212,7 @@ def write(call, rows):
     if not call.kv_cache.numel() or not call.slot_mapping.shape[0]:
         return
     cache, (slots, there) = bits_of(call.kv_cache), call.steps.slots(call)
-    parts = (rows, there[:, None], *call.steps.place(call, slots))
+    parts = (rows[: slots.shape[0]], there[:, None], *call.steps.place(call, slots))
     for row, wanted, block, place in zip(*(part.split(1) for part in parts), strict=True):
         cache[block, place] = torch.where(wanted, row, cache[block, place])
 
