@@ -18,6 +18,8 @@ def all_contracts() -> tuple[Contract, ...]:
     """All contracts, in the order of their sections."""
     found: list[Contract] = []
     for module in pkgutil.iter_modules(__path__):
+        if module.name.startswith("_"):
+            continue  # parts of a family: some need torch, which takes seconds to import
         found += getattr(importlib.import_module(f"{__name__}.{module.name}"), "CONTRACTS", ())
     return tuple(sorted(found, key=lambda contract: [int(part) for part in contract.section.split(".")]))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any
@@ -11,29 +11,25 @@ from typing import Any
 import torch
 
 from oracles.contracts import _reuse_story as story
+from oracles.contracts._reuse_fields import (
+    ABSENT,
+    ALL_FIELDS,
+    FIELDS,
+    HOST_FIELDS,
+    NONE,
+    NOT_CAPTURED,
+    RECORDS,
+    Builders,
+)
 from oracles.contracts._reuse_graphs import Captured, address, captured
 from oracles.contracts._reuse_steps import Steps, on_host, refilled
 from oracles.interception import own_waits
 from oracles.verdict import AddressMoved, Failure, Stale, WronglyAccepted, WrongShape
-from reference.metadata_records import Batch, LinearMetadata, MlaMetadata
+from reference.metadata_records import Batch
 from reference.metadata_reuse import is_staged
-
-RECORDS: dict[str, type[LinearMetadata] | type[MlaMetadata]] = {story.LINEAR: LinearMetadata, story.MLA: MlaMetadata}
-FIELDS = {family: (*record.BATCH_FIELDS, *record.TABLE_FIELDS) for family, record in RECORDS.items()}
-ALL_FIELDS = tuple(dict.fromkeys(name for names in FIELDS.values() for name in names))
-NOT_CAPTURED = ("spec_sequence_masks_cpu", "block_table", "slot_mapping")
-"""Tensors that no kernel reads, or that are the engine's own: where those lie is not the builder's affair."""
-
-HOST_FIELDS = ("spec_sequence_masks_cpu",)
-
-ABSENT, NONE = 0, -1
-"""What stands for a field that is not looked at, and for one that is ``None``."""
 
 CHECKS = ("identity", "own memory", "addresses", "replays", "kept", "rejections")
 """The rules beside the values, so that a test can turn each off."""
-
-Builders = Callable[[Any, str], Any]
-"""From an implementation to the builder class of a family."""
 
 
 class Engine:

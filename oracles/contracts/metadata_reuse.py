@@ -13,7 +13,7 @@ from oracles.contract import Contract, Expected, Input, Output, Values
 from oracles.contracts import _reuse_domain as domain
 from oracles.contracts import _reuse_story as story
 from oracles.contracts import reuse_known
-from oracles.contracts._reuse_engine import ABSENT, ALL_FIELDS, FIELDS, NONE, NOT_CAPTURED, Builders, Engine
+from oracles.contracts._reuse_fields import ABSENT, ALL_FIELDS, FIELDS, NONE, NOT_CAPTURED, Builders
 from oracles.contracts.reuse_bindings import LINEAR_METADATA_REUSE
 from oracles.contracts.reuse_mla_bindings import MLA_METADATA_REUSE
 from oracles.domain import Source
@@ -22,6 +22,8 @@ from reference.metadata_reuse import build, is_staged
 
 def exercise(implementation: Any, arguments: Mapping[str, Any], builders: Builders) -> dict[str, Any]:
     """Live through the steps; copies of all that was seen."""
+    from oracles.contracts._reuse_engine import Engine  # not without torch, which takes seconds to import
+
     return Engine(implementation, builders, arguments).live()
 
 
