@@ -1,8 +1,13 @@
-"""Inputs of ``rope_and_cache_mla`` for the tests of more than one file."""
+"""What the tests of more than one file share: inputs for laws, how often a law applies, and made calls of RoPE."""
+
+import functools
 
 import numpy as np
 import pytest
 
+from oracles.contract import Values
+from oracles.contracts import by_name
+from oracles.domain import Sampler, Scope, walk
 from reference.floats import FORMATS, FloatArray
 
 KEPT = 0x2D
@@ -56,3 +61,47 @@ def rope_call():
 def rope_drawn():
     """A random call with a seed."""
     return _drawn
+
+
+@functools.cache
+def _sampled(name, count=40):
+    contract = by_name(name)
+    drawn = (contract.domain(Sampler(5, number)) for number in range(2 * count))
+    return [inputs for inputs in drawn if isinstance(contract.expected(inputs), Values)][:count]
+
+
+@functools.cache
+def _small(name):
+    contract = by_name(name)
+    walked = (inputs for inputs, _ in walk(contract.domain, Scope(2, 2)))
+    return [inputs for inputs in walked if isinstance(contract.expected(inputs), Values)]
+
+
+@pytest.fixture(scope="session")
+def sampled():
+    """Drawn inputs of a contract to which its specification has an answer, 40 unless told."""
+    return _sampled
+
+
+@pytest.fixture(scope="session")
+def small():
+    """Those of its small scope."""
+    return _small
+
+
+def _applications(law, drawn, specification):
+    asked = set()
+    for number, inputs in enumerate(drawn):
+
+        def function(other, number=number):
+            asked.add(number)
+            return specification(other)
+
+        assert law.holds(function, inputs) is None
+    return len(asked)
+
+
+@pytest.fixture(scope="session")
+def applications():
+    """Asserts that a law holds on the specification for each of these inputs; gives the number it applies to."""
+    return _applications
