@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from oracles.arrays import Array, Inputs, Value, array
+from oracles.contracts._reuse_story import PER_STEP
 from oracles.domain import Source
 
 PLANS = ("reuse", "all", "build")
@@ -149,20 +150,6 @@ class Life:
             wide = wide + spec[2] if spec[3] != "none" else 1 + spec[2] + (step + group) % 2
         first = 1 + IDS * (1 + group + len(self.groups) * step)
         return array(first + np.arange(rows * wide).reshape(rows, wide), "int32")
-
-
-PER_STEP = (
-    "query_start_loc",
-    "query_start_loc_cpu",
-    "seq_lens",
-    "seq_lens_cpu",
-    "is_prefilling",
-    "num_accepted_tokens",
-    "num_decode_draft_tokens_cpu",
-    "num_actual_tokens",
-    "full_graph",
-)
-"""Inputs that hold one value a step."""
 
 
 def draw_groups(source: Source, families: tuple[str, ...]) -> tuple[tuple[Any, ...], ...]:

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from oracles.contracts import _reuse_story as story
-from oracles.contracts._reuse_domain import PER_STEP
 from reference.metadata_records import Batch
 
 
@@ -23,7 +22,7 @@ class Steps:
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
         self.arguments = dict(arguments)
-        self._names = (*PER_STEP, "block_tables", "slot_mappings")
+        self._names = (*story.PER_STEP, "block_tables", "slot_mappings")
         self._buffers = {name: self._buffers_of(name) for name in self._names} if arguments["refilled"] else {}
 
     def begin(self, step: int) -> Batch:

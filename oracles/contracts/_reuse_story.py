@@ -10,6 +10,19 @@ from reference.metadata_records import Batch, LinearConfig, LinearSpec, MlaConfi
 
 LINEAR, MLA = "linear", "mla"
 
+PER_STEP = (
+    "query_start_loc",
+    "query_start_loc_cpu",
+    "seq_lens",
+    "seq_lens_cpu",
+    "is_prefilling",
+    "num_accepted_tokens",
+    "num_decode_draft_tokens_cpu",
+    "num_actual_tokens",
+    "full_graph",
+)
+"""Inputs that hold one value a step: the fields of its batch."""
+
 Arguments = Mapping[str, Any]
 """The inputs of a life, as arrays or as tensors."""
 
@@ -60,18 +73,7 @@ def groups_of(arguments: Arguments, family: str, step: int) -> list[int]:
 
 def batch_of(arguments: Arguments, step: int) -> Batch:
     """The batch of a step, made of whatever the arguments hold."""
-    names = (
-        "query_start_loc",
-        "query_start_loc_cpu",
-        "seq_lens",
-        "seq_lens_cpu",
-        "is_prefilling",
-        "num_accepted_tokens",
-        "num_decode_draft_tokens_cpu",
-        "num_actual_tokens",
-        "full_graph",
-    )
-    return Batch(step=step, **{name: arguments[name][step] for name in names})
+    return Batch(step=step, **{name: arguments[name][step] for name in PER_STEP})
 
 
 def table_of(arguments: Arguments, step: int, group: int) -> tuple[Any, Any]:

@@ -16,7 +16,7 @@ from oracles.domain import Source
 from reference import errors
 from reference.floats import FloatArray
 from reference.rope_kv_cache import rope_and_cache_mla
-from reference.rope_results import explain, right_results
+from reference.rope_results import RightResults, explain, right_results
 
 OUTPUTS = ("q_out", "k_pe_out", "kv_cache")
 RECENT = 4
@@ -236,6 +236,15 @@ class Recent(Generic[T]):
         return self._kept[-1][1]
 
 
+def settled_elements(right: RightResults, got: Any) -> Any:
+    """One output with every right element as the specification has it; what has another shape as it is."""
+    wanted = right.results["none"]
+    if not isinstance(got, np.ndarray) or got.shape != wanted.shape or got.itemsize != wanted.itemsize:
+        return got
+    bits = got.view(wanted.dtype)
+    return np.where(right.accepts(bits), wanted, bits).astype(wanted.dtype).view(got.dtype)
+
+
 class Judge:
     """What several right results need, for callables of one rounding order."""
 
@@ -250,10 +259,8 @@ class Judge:
         if not isinstance(self.expected(inputs), Values):
             return settled
         for name, right in self._right(inputs).items():
-            got, wanted = outputs.get(name), right.results["none"]
-            if isinstance(got, np.ndarray) and got.shape == wanted.shape and got.itemsize == wanted.itemsize:
-                bits = got.view(wanted.dtype)
-                settled[name] = np.where(right.accepts(bits), wanted, bits).astype(wanted.dtype).view(got.dtype)
+            if name in outputs:
+                settled[name] = settled_elements(right, outputs[name])
         return settled
 
     def explains(self, inputs: Inputs, name: str, index: tuple[int, ...], got: Any) -> str:

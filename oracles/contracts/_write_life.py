@@ -9,6 +9,7 @@ import numpy as np
 
 from oracles.arrays import Array, Inputs, flat, plain_value
 from oracles.contract import Expected, OnlyMemorySafety, Refused, Values
+from oracles.contracts._rope_domain import Recent, settled_elements
 from oracles.contracts._rope_values import floats
 from oracles.contracts._write_machine import PER_STEP, PLAN
 from reference import errors
@@ -74,20 +75,12 @@ def resample(inputs: Inputs) -> tuple[Inputs, ...]:
 
 
 class Judge:
-    """What several right results need, for dispatchers of one rounding order. The last life's are kept."""
+    """What several right results need, for dispatchers of one rounding order."""
 
     def __init__(self, rounding: str) -> None:
         self.rounding = rounding
-        self._answer: tuple[Inputs | None, Expected | None] = (None, None)
-        self._last: tuple[Inputs | None, dict[str, RightResults]] = (None, {})
-
-    def expected(self, inputs: Inputs) -> Expected:
-        """The specification's answer for that order."""
-        known, answer = self._answer
-        if known is not inputs or answer is None:
-            answer = expected(inputs, self.rounding)
-            self._answer = inputs, answer
-        return answer
+        self.expected = Recent(lambda inputs: expected(inputs, rounding))
+        self._right = Recent(lambda inputs: right_results_of_life(steps_of(inputs), cache_of(inputs), rounding))
 
     def settle(self, inputs: Inputs, outputs: Any) -> dict[str, Any]:
         """Every right element as the specification has it."""
@@ -131,11 +124,6 @@ class Judge:
             told += "\n  would be right with: a second rotation"
         return told
 
-    def _right(self, inputs: Inputs) -> dict[str, RightResults]:
-        if self._last[0] is not inputs:
-            self._last = inputs, right_results_of_life(steps_of(inputs), cache_of(inputs), self.rounding)
-        return self._last[1]
-
 
 def _is_uncontracted(answer: Values, outputs: Mapping[str, Any]) -> bool:
     """Whether the outputs are those of the answer, so that no other right result is needed."""
@@ -149,13 +137,7 @@ def _is_uncontracted(answer: Values, outputs: Mapping[str, Any]) -> bool:
 def _settled(right: Mapping[str, RightResults], name: str, value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(_settled(right, f"{name}[{number}]", item) for number, item in enumerate(value))
-    if name not in right or not isinstance(value, np.ndarray):
-        return value
-    wanted = right[name].results["none"]
-    if value.shape != wanted.shape or value.itemsize != wanted.itemsize:
-        return value
-    bits = value.view(wanted.dtype)
-    return np.where(right[name].accepts(bits), wanted, bits).astype(wanted.dtype).view(value.dtype)
+    return settled_elements(right[name], value) if name in right else value
 
 
 def declared(function: Any) -> dict[str, Any]:
