@@ -112,7 +112,7 @@ class Engine:
 
     def _updated(self, step: int, family: str, groups: list[int], source: Any, plan: str) -> list[tuple[int, Any]]:
         tables = [self.steps.table(step, group) for group in groups]
-        if plan == "all":
+        if plan == "all" and groups:
             builders = [self.builders[group] for group in groups]
             block_tables, slots = [table for table, _ in tables], [slots for _, slots in tables]
             made = self.classes[family].update_block_tables(source, builders, block_tables, slots)

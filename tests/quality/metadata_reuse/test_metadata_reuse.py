@@ -106,6 +106,7 @@ def test_a_fault_is_found(contract: str, spec: str, key: str, first_shown) -> No
     [
         ("linear_metadata_reuse", "correct_linear.py:Linear"),
         ("linear_metadata_reuse", "unusual_linear.py:NeverReuses"),
+        ("linear_metadata_reuse", "unusual_linear.py:RefusesToUpdate"),
         ("linear_metadata_reuse", "unusual_linear.py:ReturnsAnotherRecord"),
         ("linear_metadata_reuse", "unusual_linear.py:ColumnsOfOneBuffer"),
         ("linear_metadata_reuse", "unusual_linear.py:KeepsItsViews"),

@@ -9,6 +9,17 @@ from unusual_reuse import made_of
 NeverReuses, ReturnsAnotherRecord = made_of(Linear)
 
 
+class RefusesToUpdate(NeverReuses):
+    """As it never agrees to reuse anything, nobody may ask it for an update."""
+
+    def update_block_table(self, metadata, block_table, slot_mapping):
+        raise ValueError("metadata: it was not accepted")
+
+    @classmethod
+    def update_block_tables(cls, metadata, builders, block_tables, slot_mappings):
+        raise ValueError("metadata: it was not accepted")
+
+
 class ColumnsOfOneBuffer(Linear):
     """Builders that share have the columns of one buffer for their states: their elements lie between each other."""
 
