@@ -16,7 +16,7 @@ from rich.table import Table
 
 from benchmarks.chunk_metadata import NOTHING_JUDGED
 from benchmarks.device_timing import Contender, measure, warm_clocks
-from benchmarks.empty_launch import empty_launch
+from benchmarks.empty_launch import empty_launch, row_of_position
 from benchmarks.figures import Times
 from oracles.contracts import by_name
 from oracles.environment import environment
@@ -24,11 +24,12 @@ from oracles.providers import resolve
 
 LATENT, ROPE, BLOCK_SIZE, POSITIONS = 512, 64, 64, 4_096
 TOKENS = (1, 8, 32, 128, 512, 1_024, 4_096, 8_192, 16_384)
-OURS, TORCH, AITER, COPY, FLOOR = (
+OURS, TORCH, AITER, COPY, ROW, FLOOR = (
     "optimized",
     "torch, unfused",
     "AITER Triton",
     "copy of the same bytes",
+    "a position's row",
     "empty launch",
 )
 BANDWIDTH_SHARE, FLOORS_AT_8 = 0.8, 1.3
@@ -72,7 +73,8 @@ def main(
     """Measure the fused write side by side with unfused torch, AITER's kernel and a copy, in replayed graphs.
 
     bfloat16, a latent of 512, 64 rotated lanes. "Bytes" are what any implementation must read and write once; the copy
-    moves as many, half read and half written. Contenders take turns; figures are medians in microseconds a call.
+    moves as many, half read and half written. "A position's row" is one program that loads a position and then its row
+    of the table, which nobody can do without. Contenders take turns; figures are medians in microseconds a call.
 
     Exit codes: 0 all goals met; 1 a goal is missed; 2 usage; 3 no GPU.
     """
@@ -143,11 +145,12 @@ def _measured(heads: int, tokens: int, aiter: str | None, rounds: int) -> Point:
     read = sum(inputs[name].nbytes for name in named)
     moved = 2 * read + inputs["k_pe"].nbytes + tokens * (8 + 8 + 2 * ROPE)
     source = torch.empty(moved // 2, dtype=torch.uint8, device="cuda")
-    target = torch.empty_like(source)
+    target, row = torch.empty_like(source), torch.empty_like(inputs["cos"][0])
     runs: dict[str, Callable[[int], Any]] = {
         OURS: lambda number: rope_and_cache_mla(**inputs),
         TORCH: lambda number: unfused(inputs),
         COPY: lambda number: target.copy_(source),
+        ROW: lambda number: row_of_position(inputs["positions"], inputs["cos"], row),
         FLOOR: lambda number: empty_launch(source),
     }
     if aiter:

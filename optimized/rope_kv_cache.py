@@ -18,7 +18,9 @@ from optimized.float_bits import as_bits, as_pairs, decoded, encoded, encoded_fl
 from optimized.launching import device_of
 from optimized.rope_refusals import refuse_bad_scalars, refuse_bad_sizes, refuse_bad_tensors
 
-_TILE = 4096  # elements of the part that is copied, of all heads of a program
+# Of nine pairs the fastest on an H200, or within 1 % of it, for 16 and 128 heads, 8 and 4,096 tokens.
+_TILE = 2048  # elements of the part that is copied, of all heads of a program
+_EACH_WARP = 512  # of them
 _MOST_ROWS = 32768  # programs of the second axis of a launch, which can have 65535
 _ALIGNED = 16  # bytes
 
@@ -161,7 +163,7 @@ def _sizes(heads: int, latent: int, width: int, is_neox: bool) -> tuple[tuple[in
     lanes, pairs = (max(1, triton.next_power_of_2(size)) for size in (latent, width // 2))
     together = min(triton.next_power_of_2(max(heads, 1)), max(1, _TILE // max(lanes, 2 * pairs)))
     step, other = (1, width // 2) if is_neox else (2, 1)
-    num_warps = min(16, max(1, together * max(lanes, 2 * pairs) // 1024))
+    num_warps = min(16, max(1, together * max(lanes, 2 * pairs) // _EACH_WARP))
     return (heads, latent, width, together, lanes, pairs, step, other), -(-heads // together), num_warps
 
 
