@@ -105,7 +105,7 @@ def classify_linear_attention_batch(
     ``num_speculative_tokens`` that is no ``int`` of at least 0 (a ``bool`` is no ``int``); starts without an element,
     with a first one other than 0, or that decrease; sizes that disagree; a negative length.
 
-    Source of the definition: contracts.md, section 3.5, and upstream-facts.md, C.4.
+    Source of the definition: contracts.md, section 3.5, and vLLM's `GDNAttentionMetadataBuilder.build`.
     """
     refuse_bad_index("query_start_loc_cpu", query_start_loc_cpu)
     refuse_bad_index("seq_lens_cpu", seq_lens_cpu)

@@ -29,7 +29,7 @@ class LinearMetadataBuilder(ReusingBuilder):
 
     Refused (:class:`ContractError`): a spec or config without one of the fields.
 
-    Source of the definition: contracts.md, section 5, and upstream-facts.md, C.3 to C.5.
+    Source of the definition: contracts.md, section 5, and vLLM's `GDNAttentionMetadataBuilder.build`.
     """
 
     configuration = LinearConfig.CONFIGURATION

@@ -74,7 +74,7 @@ def mla_decode_layout(
     last of them; a row of more than ``W > 0`` queries; more queries of all rows than int32 counts; tensors on several
     devices. Any device values are memory-safe.
 
-    Source of the definition: contracts.md, section 2.6, and upstream-facts.md, B.7.
+    Source of the definition: contracts.md, section 2.6, and vLLM's `AiterMLAMetadataBuilder`.
     """
     starts = ("query_start_loc", query_start_loc), ("query_start_loc_cpu", query_start_loc_cpu)
     for name, tensor in (*starts, ("seq_lens", seq_lens)):

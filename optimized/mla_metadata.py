@@ -73,7 +73,7 @@ class MlaMetadataBuilder(ReusingBuilder):
 
     Refused (:class:`ContractError`): a spec or config without one of the fields.
 
-    Source of the definition: contracts.md, sections 5, 2.3 and 2.6, and upstream-facts.md, B.6 and B.7.
+    Source of the definition: contracts.md, sections 5, 2.3 and 2.6, and vLLM's `AiterMLAMetadataBuilder`.
     """
 
     configuration = MlaConfig.CONFIGURATION

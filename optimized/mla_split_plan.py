@@ -78,7 +78,7 @@ def mla_split_plan(
     ``bool`` is no ``int``); no element; sizes that differ; a tensor that is not on the CPU; one that does not begin
     with 0, or decreases; a plan with a number that int32 cannot hold.
 
-    Source of the definition: contracts.md, section 2.5, and upstream-facts.md, B.11.
+    Source of the definition: contracts.md, section 2.5, and AITER's `get_mla_metadata_v1`.
     """
     refuse_bad_index("qo_indptr", qo_indptr)
     refuse_bad_index("kv_indptr", kv_indptr)

@@ -84,7 +84,7 @@ def rope_and_cache_mla(
     Refused (:class:`ContractError`) before anything is launched: shapes, dtypes and devices that disagree, an odd
     ``P``, a scale or a mode that is not as above.
 
-    Source of the definition: contracts.md, section 6.1, and upstream-facts.md, F.
+    Source of the definition: contracts.md, section 6.1, and AITER's `fused_qk_rope_cat_and_cache_mla`.
     """
     tensors = q_nope, q_pe, kv_c, k_pe, cos, sin, positions, slot_mapping, kv_cache
     refuse_bad_scalars(k_scale, q_scale, is_neox, cache_dtype)

@@ -68,7 +68,7 @@ def slot_mapping(
     out of range (a ``bool`` is no ``int``), with ``cp_size > 1`` a block size that is no multiple of the interleave,
     starts that are not ``R + 1``, a capacity below ``T``, tensors on several devices.
 
-    Source of the definition: contracts.md, section 4.3, and upstream-facts.md, D.3.
+    Source of the definition: contracts.md, section 4.3, and vLLM's `compute_slot_mappings`.
     """
     _refuse_bad_tensors(block_table, idx_mapping, query_start_loc, positions, slot_mapping)
     _refuse_bad_parallelism(block_size, cp_size, cp_rank, cp_interleave)
@@ -105,7 +105,7 @@ def slot_mapping_hybrid(
     Refused besides what :func:`slot_mapping` refuses, also where ``enabled`` is ``False``: a kernel block size that is
     no ``int`` of at least 1, an ``enabled`` that is no ``bool``.
 
-    Source of the definition: contracts.md, section 4.5, and upstream-facts.md, D.3.
+    Source of the definition: contracts.md, section 4.5, and vLLM's `compute_slot_mappings`.
     """
     _refuse_bad_tensors(block_table, idx_mapping, query_start_loc, positions, slot_mapping)
     _refuse_bad_parallelism(block_size, cp_size, cp_rank, cp_interleave)

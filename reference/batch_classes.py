@@ -129,7 +129,7 @@ def classify_linear_attention_batch(
     ``num_speculative_tokens`` that is no ``int`` of at least 0 (a ``bool`` is no ``int``); starts without an element; a
     first start other than 0; starts that decrease; sizes that disagree; a negative length.
 
-    Source of the definition: contracts.md, section 3.5, and upstream-facts.md, C.4.
+    Source of the definition: contracts.md, section 3.5, and vLLM's `GDNAttentionMetadataBuilder.build`.
 
     >>> *counts, mask, state, starts = classify_linear_attention_batch(
     ...     np.array([0, 1, 2, 7]), np.array([9, 1, 5]), np.array([False, True, True]), None, 0)

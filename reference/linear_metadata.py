@@ -54,7 +54,7 @@ def build_linear(
 
     No values are promised (:class:`OnlyMemorySafety`) where the device's starts or lengths are not the host's.
 
-    Source of the definition: contracts.md, section 5, and upstream-facts.md, C.3 to C.5.
+    Source of the definition: contracts.md, section 5, and vLLM's `GDNAttentionMetadataBuilder.build`.
     """
     refuse_bad_step(batch, config.max_num_reqs, block_table, slot_mapping)
     mode, size, extra = spec.mamba_cache_mode, spec.block_size, spec.num_speculative_blocks

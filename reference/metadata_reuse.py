@@ -169,9 +169,9 @@ class ReuseFacts:
 
 
 def why_not_reused(facts: ReuseFacts) -> str | None:
-    """Return the first rule of reuse that is broken, with its number in upstream-facts.md E.5, or ``None``.
+    """Return the first rule of reuse that is broken, with its number in docs/metadata-reuse.md, or ``None``.
 
-    This is the specification of ``can_reuse_metadata``. Three rules of E.5 are not asked here: a table of other rows
+    This is the specification of ``can_reuse_metadata``. Three of the rules are not asked here: a table of other rows
     (R3) is refused by :func:`updated`, which alone sees it; no record has state of a single group (R5); and state
     columns are made anew for every table, never taken from an earlier step (R6).
     """

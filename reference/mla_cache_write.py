@@ -47,7 +47,8 @@ def mla_cache_write_dispatch(
     No values are promised (:class:`OnlyMemorySafety`) where two tokens have one slot of the cache, or where one of a
     dummy step has any.
 
-    Source of the definition: contracts.md, section 6.2, and upstream-facts.md, F.5 and F.6.
+    Source of the definition: contracts.md, section 6.2, and the ways in which AITER and
+    vLLM treat a token without a slot.
     """
     if kind not in KINDS:
         raise ContractError("kind", kind, f"it must be one of {', '.join(KINDS)}")

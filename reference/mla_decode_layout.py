@@ -68,7 +68,7 @@ def mla_decode_layout(
     No values are promised (:class:`OnlyMemorySafety`) where the device's starts are not the host's, for a negative
     length, and where the running sum is more than int32 holds.
 
-    Source of the definition: contracts.md, section 2.6, and upstream-facts.md, B.7.
+    Source of the definition: contracts.md, section 2.6, and vLLM's `AiterMLAMetadataBuilder`.
 
     >>> starts = np.array([0, 2, 4, 4])
     >>> lengths, kv, qo, most, least = mla_decode_layout(starts, starts, np.array([9, 5, 0]), 6, 0, True)

@@ -47,7 +47,7 @@ def build_mla(
     No values are promised (:class:`OnlyMemorySafety`) where the device's starts or lengths are not the host's, for a
     looked-up block below 0, and for a sum of lengths or a cache row that int32 cannot hold.
 
-    Source of the definition: contracts.md, sections 5, 2.3 and 2.6, and upstream-facts.md, B.6 and B.7.
+    Source of the definition: contracts.md, sections 5, 2.3 and 2.6, and vLLM's `AiterMLAMetadataBuilder`.
     """
     refuse_bad_step(batch, config.max_num_reqs, block_table, slot_mapping)
     _refuse_too_few_columns(batch, spec, block_table)

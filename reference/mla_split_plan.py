@@ -43,7 +43,7 @@ It is right if and only if:
   even share, what a cut adds, and one granule.
 - I9: every row has work, also one without KV entries.
 
-Source of the definition: contracts.md, section 2.5, and upstream-facts.md, B.11.
+Source of the definition: contracts.md, section 2.5, and AITER's `get_mla_metadata_v1`.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def check(
     A wrong plan is never refused. Inputs are (:class:`ContractError`), or have no plan that is promised
     (:class:`OnlyMemorySafety`), where :func:`mla_split_plan` says so; its places of partial results play no part here.
 
-    Source of the definition: contracts.md, section 2.5, and upstream-facts.md, B.11.
+    Source of the definition: contracts.md, section 2.5, and AITER's `get_mla_metadata_v1`.
     """
     rows = _rows(qo_indptr, kv_indptr, kv_granularity, q_tile, num_splits)
     plan = (work_indptr, work_info_set, reduce_indptr, reduce_final_map, reduce_partial_map)
@@ -125,7 +125,7 @@ def mla_split_plan(
     No values are promised (:class:`OnlyMemorySafety`) for more than 2**16 tiles, which no batch has, and where int32
     cannot hold the place of a partial result.
 
-    Source of the definition: contracts.md, section 2.5, and upstream-facts.md, B.11.
+    Source of the definition: contracts.md, section 2.5, and AITER's `get_mla_metadata_v1`.
 
     >>> mla_split_plan(np.array([0, 1]), np.array([0, 40]), 16, 1, 2)[1].tolist()
     [[0, -1, 0, 1, 0, 40, 0, 0], [-1, -1, -1, -1, -1, -1, -1, -1]]

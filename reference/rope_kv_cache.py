@@ -88,7 +88,7 @@ def rope_and_cache_mla(
 
     No values are promised (:class:`OnlyMemorySafety`) where two tokens have one slot of the cache.
 
-    Source of the definition: contracts.md, section 6.1, and upstream-facts.md, F.
+    Source of the definition: contracts.md, section 6.1, and AITER's `fused_qk_rope_cat_and_cache_mla`.
 
     >>> one, cos, sin = (FloatArray.from_numbers("float16", [row]) for row in ([1.0, 2.0], [0.0], [1.0]))
     >>> query, cache = FloatArray("float16", one.bits[:, None]), FloatArray("float16", np.zeros((1, 2, 4), np.uint16))

@@ -60,7 +60,7 @@ def slot_mapping(
     No values are promised (:class:`OnlyMemorySafety`) for a first start below 0, starts that decrease anywhere, and a
     slot that int64 cannot hold.
 
-    Source of the definition: contracts.md, section 4.3, and upstream-facts.md, D.3.
+    Source of the definition: contracts.md, section 4.3, and vLLM's `compute_slot_mappings`.
 
     >>> table, buffer = np.array([[5, 6], [9, 0]], dtype=np.int32), np.zeros(5, dtype=np.int64)
     >>> rows, starts, positions = np.array([1, 0]), np.array([0, 1, 3]), np.array([2, 3, 4])
@@ -114,7 +114,7 @@ def slot_mapping_hybrid(
     No values are promised (:class:`OnlyMemorySafety`) where :func:`slot_mapping` promises none, unless ``enabled`` is
     ``False``.
 
-    Source of the definition: contracts.md, section 4.5, and upstream-facts.md, D.3.
+    Source of the definition: contracts.md, section 4.5, and vLLM's `compute_slot_mappings`.
     """
     refuse_bad_array("block_table", block_table, 2, np.int32)
     refuse_bad_index("idx_mapping", idx_mapping)

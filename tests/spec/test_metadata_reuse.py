@@ -256,7 +256,7 @@ def test_speculation_without_queries_has_no_uniform_length() -> None:
 
 
 def test_the_state_columns_are_those_of_the_group_that_updates() -> None:
-    # upstream-facts.md D8: vLLM's update gives [111, 121] in mode "all", and fails in "align".
+    # vLLM's update gives [111, 121] in mode "all", and fails in "align".
     batch, table = batch_of([1, 1], [40, 9]), table_of(2, first=111)
     for mode, states in (("none", [111, 121]), ("align", [113, 121]), ("all", [113, 121])):
         found = updated(batch, spec_of(mode), CONFIG, table, SLOTS)
