@@ -131,6 +131,8 @@ class Session:
         names = {"tl": tl, "core": tl.core}
         self._builder.set_grid_dim(*journal.grid)
         patched = triton_interpreter._patch_lang(SimpleNamespace(__globals__=names))
+        # Triton 3.6 asks NumPy for the number in an array with an axis, which NumPy 2.5 refuses.
+        patched.set_attr(tl.tensor, "__index__", lambda tensor: operator.index(tensor.handle.data.item()))
         self._checks.journal = journal
         try:
             # Poison and out-of-range conversions are the kernel's business; as warnings they would be noise.
