@@ -207,7 +207,7 @@ def test_8_bit_floats_as_torch_has_them(name):
     upper = (ALL_16 << 16)[:, None] | np.array([0, 1, 0x8000, 0xFFFF], np.uint32)
     numbers = upper.ravel().view(np.float32)
     expected = torch.from_numpy(numbers.copy()).to(dtype).view(torch.uint8).numpy()
-    # For an overflow of float8_e4m3fn torch gives the largest number or, before 2.13, a NaN; for one of the others it is
+    # For an overflow of float8_e4m3fn torch gives the largest number or, before 2.13, a NaN; for one of the others
     # always a NaN or infinity. What becomes of an infinity is judged below.
     clamps = name == "e4m3fn"
     got = evaluate("to_fp8", numbers, clamps, name)
