@@ -119,6 +119,11 @@ def flat(outputs: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def dtype_of(value: Any) -> str:
+    """The name that torch has for an expected value's dtype; of a Python value, its type's."""
+    return str(value.dtype) if isinstance(value, Array | np.ndarray) else type(value).__name__
+
+
 def plain_value(value: Any) -> Any:
     """An expected value as NumPy bits: an :class:`Array` says its dtype where NumPy has none."""
     return value.data if isinstance(value, Array) else value

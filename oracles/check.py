@@ -28,6 +28,7 @@ from oracles.freshness import freshness
 from oracles.graphed import graphs
 from oracles.lines import line_of, traceback_of, with_line
 from oracles.memory import Memory, poison, torch_dtype
+from oracles.notation import with_bits
 from oracles.providers.base import Implementation
 from oracles.verdict import (
     CompileError,
@@ -249,13 +250,14 @@ def _classify(subject: Subject, inputs: Inputs, wanted: np.ndarray, pair: Pair, 
         return Nondeterministic(place_of(name), f"shape {list(one.shape)}, then {list(two.shape)} for the same input")
     bad = _differs(one, wanted) | _differs(two, wanted)
     where = tuple(int(n) for n in np.argwhere(bad)[0]) if bad.ndim else ()
-    seen, wish = one[where], wanted[where]
+    seen, dtype = one[where], str(pair.dtype)
+    wish = with_bits(dtype, wanted[where])
     place = f"{name}{list(where)}" if where else name
     explains = subject.contract.explains
     count = f"; {int(bad.sum())} of {bad.size} elements differ" if bad.sum() > 1 else ""
     if one.tobytes() == two.tobytes():
         more = f"; {explains(inputs, name, where, seen)}" if explains is not None else ""
-        return WrongValue(place_of(name), f"{place} is {seen}, expected {wish}{count}{more}")
+        return WrongValue(place_of(name), f"{place} is {with_bits(dtype, seen)}, expected {wish}{count}{more}")
     poisoned = pair.dtype is not None and _is_poison(seen, pair.dtype, 0) and _is_poison(two[where], pair.dtype, 1)
     if poisoned:
         return Unwritten(place_of(name), f"{place} was never written, expected {wish}{count}")

@@ -311,7 +311,7 @@ def replay(
     planned = _said(_plan_for(loaded, case, specs, backends))
     settings = Settings(PROFILES["ci"], state=state, time_limit=time_limit)
     results = [*planned.missing, *(judge_case(task, case, loaded, settings) for task in planned.tasks)]
-    text.show(Console(), results)
+    text.show(Console(), results, most=None)  # who replays a case wants to see all that it shows
     sys.exit(exit_code(results, require=False))
 
 

@@ -165,6 +165,10 @@ class Contract:
     one, bit for bit, and leaves wrong ones; ``explains(inputs, output, index, got)`` adds to what is said of a wrong
     element. Where a callable says which of several specifications it follows, ``declared(callable)`` gives the fields
     of this record that differ for it.
+
+    ``complains(inputs)`` says why inputs of the right types are no case, such as a life with a word that there is not,
+    or ``None``: an edited file is refused then, whatever it is judged with. ``remarks`` puts into words what calls have
+    noted (:mod:`oracles.tally`), where a pass would hide it; empty where there is nothing to be said.
     """
 
     family: str
@@ -189,6 +193,8 @@ class Contract:
     explains: Callable[[Inputs, str, tuple[int, ...], Any], str] | None = None
     declared: Callable[[Callable[..., Any]], Mapping[str, Any]] | None = None
     call: Callable[[Callable[..., Any], Mapping[str, Any]], Any] | None = None
+    complains: Callable[[Inputs], str | None] | None = None
+    remarks: Callable[[Mapping[str, int]], str] | None = None
 
     @property
     def full_name(self) -> str:
@@ -196,7 +202,7 @@ class Contract:
         return f"{self.family}.{self.name}"
 
     def complaint(self, inputs: Inputs) -> str | None:
-        """Why these are no inputs of this contract: other names, or a scalar where a tensor belongs. Else ``None``."""
+        """Why these are no inputs of this contract: other names, a scalar for a tensor, no case. Else ``None``."""
         names = [item.name for item in self.inputs]
         for name in inputs:
             if name not in names:
@@ -209,7 +215,7 @@ class Contract:
                 continue
             found = "an array" if isinstance(value, Array) else repr(value)
             return f"{item.name} is {found}, but its role is {item.role}"
-        return None
+        return None if self.complains is None else self.complains(inputs)
 
     def of(self, function: Callable[..., Any]) -> Contract:
         """This contract as a callable declares to follow it."""

@@ -156,7 +156,7 @@ class Examination:
             inputs = Case.load(path).inputs
             name = bucket(key, task.contract.traits(inputs))
             replay = self.result.replay(path)
-            self.result.findings.append(Finding(kind, where, detail, name, path, sizes(inputs), replay, ()))
+            self.result.add(Finding(kind, where, detail, name, path, sizes(inputs), replay, ()))
 
     def _avoiding(self) -> list[list[str]]:
         return [sorted(traits) for traits in self._avoid]
@@ -220,6 +220,7 @@ class Examination:
         result.unsupported.update(event.unsupported)
         result.known.update(event.known)
         result.unexpected |= event.unexpected
+        result.noted.update(event.noted)
         result.compilations = max(result.compilations, event.compilations)
         result.executed = result.executed.plus(*event.executed)
         self._tell(result)
@@ -349,9 +350,7 @@ class Examination:
         same = [finding for finding in self.result.findings if (finding.kind, finding.where) == (item.kind, item.where)]
         if any(finding.bucket == name or item.remembered for finding in same):
             return  # where cases depend on earlier ones, several keys end as one
-        self.result.findings.append(
-            Finding(item.kind, item.where, item.detail, name, path, sizes(inputs), replay, item.choices)
-        )
+        self.result.add(Finding(item.kind, item.where, item.detail, name, path, sizes(inputs), replay, item.choices))
         self._tell(self.result)
 
 

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from oracles.arrays import Array, Value, flat, plain_value
+from oracles.arrays import Array, Value, dtype_of, flat, plain_value
 from oracles.case import Case
 from oracles.contract import Contract, OnlyMemorySafety, Refused, Values
 from oracles.contracts import by_name as contract_by_name
+from oracles.differences import AS_EXPECTED, Returned, described, difference
 from oracles.messages import Found, Show, Shown
+from oracles.notation import listed, plain
 from oracles.results import Settings
 from oracles.run import Plan
 from oracles.session import CannotLoad, Death, Session, Task
 
-CONTEXT = 4
-"""Rows shown before and after the first difference."""
+LONGEST_OUTPUT = 300
+"""Characters of an expected output that are shown."""
 
 
 def explanation(case: Case, path: Path, planned: Plan, settings: Settings) -> str:
@@ -50,9 +53,15 @@ def _value(value: Value) -> str:
         return repr(value)
     layout = "" if value.strides is None else f", strides {list(value.strides)}"
     layout += f", {value.offset} elements into its buffer" if value.offset else ""
-    flat = value.data.ravel().tolist()
-    shown = str(value.data.tolist()) if len(flat) <= 32 else f"[{', '.join(map(str, flat[:24]))}, ... {flat[-1]}]"
-    return f"{value.dtype}{list(value.shape)}{layout} = {shown}"
+    return f"{value.dtype}{list(value.shape)}{layout} = {_elements(value)}"
+
+
+def _elements(value: Array) -> str:
+    flat = value.data.ravel()
+    if flat.size <= 32:
+        return listed(value.dtype, value.data)
+    first = ", ".join(plain(value.dtype, element) for element in flat[:24])
+    return f"[{first}, ... {plain(value.dtype, flat[-1])}]"
 
 
 def _expectation(contract: Contract, case: Case) -> str:
@@ -61,14 +70,23 @@ def _expectation(contract: Contract, case: Case) -> str:
         return f"expected: a refusal. {expected.reason}"
     if isinstance(expected, OnlyMemorySafety):
         return f"expected: no particular values, but nothing outside the buffers may be touched. {expected.reason}"
-    outputs = flat(expected.outputs)
-    lines = [f"  {name:<16} {_array(np.asarray(plain_value(value)))}" for name, value in outputs.items()]
-    return "expected\n" + "\n".join(lines)
+    told = [(name, _output(value)) for name, value in flat(expected.outputs).items()]
+    return "expected\n" + "\n".join(f"  {name:<16} {text}" for name, text in _merged(told))
 
 
-def _array(values: np.ndarray) -> str:
-    text = str(values.tolist())
-    return f"{values.dtype}{list(values.shape)} = {text if len(text) <= 300 else text[:297] + '...'}"
+def _merged(told: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Neighbours in a list of outputs of which the same is said, as one: ``slots[0..3]``."""
+    merged = list[tuple[str, str]]()
+    for (place, text), run in groupby(told, key=lambda item: (item[0].partition("[")[0], item[1])):
+        names = [name for name, _ in run]
+        first, last = (name.removeprefix(place).strip("[]") for name in (names[0], names[-1]))
+        merged.append((names[0] if len(names) == 1 else f"{place}[{first}..{last}]", text))
+    return merged
+
+
+def _output(value: Any) -> str:
+    dtype, elements = dtype_of(value), np.asarray(plain_value(value))
+    return f"{described(dtype, elements.shape)} = {listed(dtype, elements, LONGEST_OUTPUT)}"
 
 
 def _comparison(task: Task, case: Case, path: Path, settings: Settings) -> str:
@@ -79,9 +97,9 @@ def _comparison(task: Task, case: Case, path: Path, settings: Settings) -> str:
                 if isinstance(event, Shown):
                     lines += _got(task.contract, case, event)
                 elif isinstance(event, Found):
-                    verdict += [f"  {kind}: {where}: {detail}" for kind, where, detail in event.failures]
+                    verdict += [_found(*failure) for failure in event.failures]
                 elif isinstance(event, Death):
-                    verdict.append(f"  {event.kind}: {event.where}: {event.detail}")
+                    verdict.append(_found(event.kind, event.where, event.detail))
                 else:
                     verdict += [f"  unsupported: {reason}" for reason in event.unsupported]
     except CannotLoad as error:
@@ -89,47 +107,28 @@ def _comparison(task: Task, case: Case, path: Path, settings: Settings) -> str:
     return "\n".join([*lines, *(verdict or ["  pass"])])
 
 
+def _found(kind: str, where: str, detail: str) -> str:
+    """A failure in words, all its further lines below the first."""
+    return f"  {kind}: {where}: " + detail.replace("\n", "\n    ")
+
+
 def _got(contract: Contract, case: Case, shown: Shown) -> list[str]:
     if shown.error:
         return [f"  raised {shown.error}"]
     expected = contract.expected(case.inputs)
+    returned = {name: Returned(*output, shown.poison.get(name)) for name, output in shown.outputs.items()}
     if not isinstance(expected, Values):
-        return [f"  {name:<16} returned {dtype}{shape}" for name, (dtype, shape, _) in shown.outputs.items()]
+        return [f"  {name:<16} returned {described(got.dtype, got.shape)}" for name, got in returned.items()]
     lines: list[str] = []
+    right: list[tuple[str, str]] = []
     for name, wanted in flat(expected.outputs).items():
-        if name in shown.outputs:
-            wish, poison = np.asarray(plain_value(wanted)), shown.poison.get(name)
-            lines += _difference(name, wish, *shown.outputs[name], poison=poison)
+        if name in returned:
+            said = difference(name, wanted, returned[name])
         else:
-            lines.append(f"  {name}: not returned")
-    return lines
-
-
-def _difference(
-    name: str, wanted: np.ndarray, dtype: str, shape: list[int], values: list[Any] | None, *, poison: Any
-) -> list[str]:
-    if shape != list(wanted.shape) or dtype != str(wanted.dtype):
-        return [f"  {name}: {dtype}{shape}, expected {wanted.dtype}{list(wanted.shape)}"]
-    if values is None:
-        return [f"  {name}: {dtype}{shape}, too large to be shown here"]
-    got = np.array(values, dtype=object).reshape(shape)
-    wish = wanted.astype(object)
-    differ = np.array(got != wish, dtype=bool)
-    if not differ.any():
-        return [f"  {name}: as expected"]
-    first = [int(n) for n in np.argwhere(differ)[0]]
-    lines = [f"  {name}: {int(differ.sum())} of {differ.size} elements differ, first at {name}{first}"]
-    if not first:
-        return [*lines, f"    got {got}, expected {wish}"]
-    begin, end = max(first[0] - CONTEXT, 0), min(first[0] + CONTEXT + 1, shape[0])
-    lines.append(f"    {'row':>8}  {'got':<28}expected")
-    for row in range(begin, end):
-        mark = " <-- first difference" if row == first[0] else ""
-        lines.append(f"    {row:>8}  {_cell(got[row], poison):<28}{_cell(wish[row], None)}{mark}")
-    return lines
-
-
-def _cell(value: Any, poison: Any) -> str:
-    if isinstance(value, np.ndarray):
-        return "[" + ", ".join(_cell(item, poison) for item in value.tolist()) + "]"
-    return "(unwritten)" if poison is not None and value == poison else str(value)
+            said = [f"  {name}: not returned"] if wanted is not None else []
+        if said == [f"  {name}: {AS_EXPECTED}"]:
+            right.append((name, AS_EXPECTED))
+            continue
+        lines += [f"  {place}: {text}" for place, text in _merged(right)] + said
+        right.clear()
+    return lines + [f"  {place}: {text}" for place, text in _merged(right)]

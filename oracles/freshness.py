@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from oracles.arrays import Array, Inputs, Value, flat, plain_value
+from oracles.arrays import Array, Inputs, Value, dtype_of, flat, plain_value
 from oracles.backends.base import Backend, Variation
 from oracles.call import Run, call, call_on, place, settle
 from oracles.contract import Contract, Values
 from oracles.lines import line_of, traceback_of, with_line
 from oracles.memory import Memory, Region, values_of
+from oracles.notation import listed
 from oracles.verdict import Failure, Stale, described, place_of
 
 
@@ -99,7 +100,8 @@ def _wrong(contract: Contract, values: Inputs, run: Run, expected: Values, objec
     for name, value in flat(expected.outputs).items():
         got, wanted = outputs.get(name), plain_value(value)
         if not _equal(got, wanted):
-            text = f"got {_short(got)}, expected {_short(wanted)}"
+            dtype = run.dtypes.get(name, "")
+            text = f"got {_short(dtype, got)}, expected {_short(dtype_of(value), wanted)}"
             return Stale(place_of(name), f"{name} does not follow the values {what}: {text}")
     return None
 
@@ -134,6 +136,5 @@ def _may_change(contract: Contract, name: str, region: Region) -> bool:
     return region.writable or contract.is_view(name, region.public_name)
 
 
-def _short(value: Any) -> str:
-    text = str(value.tolist()) if hasattr(value, "tolist") else str(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+def _short(dtype: str, value: Any) -> str:
+    return listed(dtype, value, 80) if isinstance(value, np.ndarray) else str(value)

@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from oracles import tally
 from oracles.arrays import Inputs, flat
 from oracles.backends.base import CountsInstructions, Executed
 from oracles.case import Case, case_id
 from oracles.environment import environment
 from oracles.known import Known
 from oracles.messages import SHOWN_ELEMENTS, Event, Found, Load, Progress, Shown
+from oracles.notation import bits
 from oracles.slot import Slot
 from oracles.transcript import Transcript
-from oracles.verdict import Failure, Unsupported, described
+from oracles.verdict import Failure, Unsupported, described, severity
 
 if TYPE_CHECKING:
     from oracles.check import Subject
@@ -103,7 +105,7 @@ class Judging:
                 self._count(known)
             return
         try:
-            failures = judge(self.subject, job.inputs, fresh=fresh)
+            failures = sorted(judge(self.subject, job.inputs, fresh=fresh), key=lambda item: severity(item.kind))
         except Unsupported as reason:
             self.counts.unsupported[str(reason)] = self.counts.unsupported.get(str(reason), 0) + 1
             return
@@ -195,7 +197,7 @@ class Judging:
             dtype = run.dtypes.get(name, type(values).__name__)
             fits = array.size <= left
             left -= array.size if fits else 0
-            outputs[name] = (dtype, list(array.shape), array.ravel().tolist() if fits else None)
+            outputs[name] = (dtype, list(array.shape), bits(array).ravel().tolist() if fits else None)
             if name in run.dtypes:
                 unwritten[name] = _poison(dtype, array.dtype)
         self.send(Shown(outputs, unwritten, described(run.error) if run.error is not None else ""))
@@ -204,6 +206,7 @@ class Judging:
         counts = self.counts
         counts.done = done
         counts.compilations = sum(len(keys) for keys in self.subject.compilations.values())
+        counts.noted = tally.taken()
         backend = self.subject.backend
         if isinstance(backend, CountsInstructions):
             launches, instructions = backend.executed.since(self._executed)
@@ -224,4 +227,4 @@ def _detail(failure: Failure, mode: Mode) -> str:
 def _poison(dtype: str, held: np.dtype) -> Any:
     from oracles.memory import poison, torch_dtype
 
-    return poison(torch_dtype(dtype), 0).view(held)[0].item()
+    return bits(poison(torch_dtype(dtype), 0).view(held))[0].item()

@@ -81,10 +81,9 @@ class Ready(msgspec.Struct, tag=True):
 
 
 class LoadFailed(msgspec.Struct, tag=True):
-    """The implementation could not be loaded."""
+    """The implementation could not be loaded, for a reason of one line."""
 
     reason: str
-    detail: str
 
 
 class Found(msgspec.Struct, tag=True):
@@ -100,7 +99,8 @@ class Found(msgspec.Struct, tag=True):
 class Shown(msgspec.Struct, tag=True):
     """Outputs as (dtype, shape, flat values), what an unwritten element of each looks like, or the exception.
 
-    Values that would not fit a message are ``None``.
+    Floats are sent by their bits, so that a NaN stays the one that it is. Values that would not fit a message are
+    ``None``.
     """
 
     outputs: dict[str, tuple[str, list[int], list[Any] | None]]
@@ -113,7 +113,7 @@ class Progress(msgspec.Struct, tag=True):
 
     ``unsupported`` counts reasons, ``known`` cases of known findings; ``unexpected`` maps known findings to a case
     that matches and passed. ``printed`` is what the callable printed, of a case that was replayed. ``executed`` are
-    launches and instructions, on a backend that counts them.
+    launches and instructions, on a backend that counts them. ``noted`` is what calls have noted (``oracles.tally``).
     """
 
     judged: int
@@ -126,6 +126,7 @@ class Progress(msgspec.Struct, tag=True):
     unexpected: dict[str, str] = {}
     printed: str = ""
     executed: tuple[int, int] = (0, 0)
+    noted: dict[str, int] = {}
 
 
 class Broken(msgspec.Struct, tag=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import shlex
 from collections import Counter
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from oracles.domain import Scope
 from oracles.providers.base import Bound
 from oracles.reduce import Choices
 from oracles.session import CannotLoad, HarnessError, Task
+from oracles.verdict import severity
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Result:
 
     ``time_limit`` is that of a case, where it was not the backend's own. ``printed`` is what the callable wrote to
     standard output and error, where that was asked for. ``executed`` counts what a backend ran that executes
-    instructions one by one; what a worker did just before it died is not in it.
+    instructions one by one; what a worker did just before it died is not in it. ``noted`` is what calls have noted.
     """
 
     task: Task
@@ -86,6 +88,11 @@ class Result:
     time_limit: float | None = None
     printed: str = ""
     executed: Executed = field(default_factory=Executed)
+    noted: Counter[str] = field(default_factory=Counter)
+
+    def add(self, finding: Finding) -> None:
+        """Put a finding where it belongs: the most severe kind first, a kind's by place, then as they were found."""
+        bisect.insort(self.findings, finding, key=lambda other: (severity(other.kind), other.where))
 
     def replay(self, path: Path) -> str:
         """The command line that judges a case file as it was judged here."""
@@ -98,6 +105,12 @@ class Result:
         reasons = {narrowing.reason for narrowing in self.task.implementation.narrowings}
         return Counter({reason: count for reason, count in self.unsupported.items() if reason in reasons})
 
+    @property
+    def remarks(self) -> str:
+        """What the contract says of what calls have noted."""
+        contract = self.task.contract
+        return contract.remarks(self.noted) if contract.remarks is not None else ""
+
     def note_broken(self, error: HarnessError) -> None:
         """The harness failed: no verdict on the implementation."""
         self.broken = True
@@ -107,7 +120,6 @@ class Result:
     def note_unloadable(self, error: CannotLoad) -> None:
         """The implementation could not be loaded: nothing was judged."""
         self.refused = f"could not be loaded: {error}"
-        self.notes.append(error.detail)
 
 
 def result_of(task: Task, settings: Settings) -> Result:

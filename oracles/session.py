@@ -92,11 +92,7 @@ class Stopped(RuntimeError):
 
 
 class CannotLoad(RuntimeError):
-    """The implementation could not be loaded; the message is the reason, ``detail`` the traceback."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(reason)
-        self.detail = detail
+    """The implementation could not be loaded; the message is the reason, in one line."""
 
 
 class Session:
@@ -176,12 +172,12 @@ class Session:
             self._child, self.bound = event.pid, event.bound
         elif isinstance(event, LoadFailed):
             self._await_death()
-            raise CannotLoad(event.reason, event.detail)
+            raise CannotLoad(event.reason)
         elif isinstance(event, Broken):
             raise HarnessError(event.detail)
         else:
-            what = event.detail if isinstance(event, Death) else repr(event)
-            raise CannotLoad(f"the process died while it loaded the implementation: {what}", what)
+            what = _in_one_line(event.detail) if isinstance(event, Death) else repr(event)
+            raise CannotLoad(f"the process died while it loaded the implementation: {what}")
 
     def _start_nursery(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -310,6 +306,13 @@ def start_nursery(descriptor: int, log: IO[bytes], environment: Mapping[str, str
         env=environment,
         start_new_session=True,
     )
+
+
+def _in_one_line(detail: str) -> str:
+    """How a process died, and the innermost line of code that a fatal error names."""
+    cause, *log = detail.splitlines()
+    place = next((line.strip() for line in log if line.lstrip().startswith('File "')), "")
+    return f"{cause}, at {place}" if place else cause
 
 
 def _signal_name(number: int) -> str:

@@ -168,6 +168,28 @@ FAILURES: dict[str, type[Failure]] = {cls.kind: cls for cls in Failure.__subclas
 KINDS: tuple[str, ...] = (PASS, *FAILURES, UNSUPPORTED)
 """Every verdict a result can carry."""
 
+SEVERITY: tuple[str, ...] = (
+    "out_of_bounds_write", "input_mutated", "out_of_bounds_read",
+    "crash", "hang", "barrier_divergence", "compile_error",
+    "race", "uninitialised_read", "nondeterministic", "stale", "address_moved", "graph_diverges",
+    "wrong_shape", "unwritten", "wrong_value",
+    "wrongly_refused", "wrongly_accepted",
+    "recompiled", "host_sync",
+)  # fmt: skip
+"""Every kind of failure, the most severe first: the order in which findings are listed.
+
+First what harms others than its own result: memory of another tensor, whose owner is wrong for no reason of its own.
+Then what ends a server, or cannot run. Then wrong results: first those that come and go, because where results vary no
+single wrong value is to be believed; then, of those that any test shows, the ones that are not even of the right form.
+Then inputs that should have been treated the other way, which a careful caller can avoid. At the end what is right and
+costs time.
+"""
+
+
+def severity(kind: str) -> int:
+    """The rank of a kind of failure: smaller is worse."""
+    return SEVERITY.index(kind)
+
 
 def place_of(name: str) -> str:
     """The place that a tensor stands for, without the number of one of a list: a fault is not another in each."""

@@ -47,7 +47,6 @@ from oracles.messages import (
     encode,
 )
 from oracles.slot import Slot
-from oracles.verdict import described
 
 WAIT_MILLISECONDS = 10
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -142,7 +141,7 @@ class _Child:
 
     def _prepare(self) -> Judging:
         from oracles.check import Subject
-        from oracles.providers import find, loaded
+        from oracles.providers import find, loaded, why_not_loaded
 
         os.setsid()
         backend = backend_by_name(self.load.backend)
@@ -156,10 +155,11 @@ class _Child:
         try:
             backend.begin()
             implementation, function = loaded(find(load.spec, contract, load.name))
+            declared = contract.of(function)
         except BaseException as error:
-            self.send(LoadFailed(described(error), traceback.format_exc()))
+            self.send(LoadFailed(why_not_loaded(error)))
             os._exit(0)
-        subject = Subject(contract.of(function), implementation, function, backend)
+        subject = Subject(declared, implementation, function, backend)
         known = applicable(contract, implementation, load.backend) if load.known else []
         self.send(Ready(os.getpid(), implementation.bound))
         return Judging(load, subject, known, slot, self.send)

@@ -31,6 +31,10 @@ IN_GRAPHS = ("decode", "speculative", "padding")
 """Those that can run from full graphs."""
 
 MODES = ("none", "align", "all")
+DTYPES = ("bfloat16", "float16", "float32")
+"""Of a state, or of queries."""
+
+KV_CACHE_DTYPES = ("auto", "fp8")
 MOST_STEPS = 4
 IDS = 1000
 """Block ids of a group in a step: no other group has them, so that another group's id is seen for what it is."""

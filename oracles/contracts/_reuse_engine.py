@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from oracles import tally
+from oracles.contracts import _reuse_answers as answers
 from oracles.contracts import _reuse_story as story
 from oracles.contracts._reuse_fields import (
     ABSENT,
-    ALL_FIELDS,
+    ACCEPTED,
     FIELDS,
     HOST_FIELDS,
     NONE,
     NOT_CAPTURED,
     RECORDS,
+    REJECTED,
     Builders,
+    fields_of,
 )
 from oracles.contracts._reuse_graphs import Captured, address, captured
 from oracles.contracts._reuse_steps import Steps, on_host, refilled
 from oracles.interception import own_waits
-from oracles.verdict import AddressMoved, Failure, Stale, WronglyAccepted, WrongShape
+from oracles.verdict import AddressMoved, Failure, Stale, WronglyAccepted
 from reference.metadata_records import Batch
 from reference.metadata_reuse import is_staged
 
@@ -43,7 +47,10 @@ class Engine:
         self.arguments = arguments
         self.device = arguments["block_tables"][0].device
         self.families = story.families(arguments)
-        self.classes = {family: builders(implementation, family) for family in self.families}
+        self.fields = fields_of(self.families)
+        self.classes = {
+            family: answers.builder_class(builders(implementation, family), family) for family in self.families
+        }
         self.builders: dict[int, Any] = {}
         self.graphs: dict[tuple[Any, ...], Captured] = {}
         self.seen: list[dict[str, Any]] = []
@@ -66,7 +73,7 @@ class Engine:
                     self.seen.append(self._copied(group, metadata) if kept else at_first[group])
                 self._replay(step, batch, made, at_first)
             last = dict(made)
-        return {name: [seen[name] for seen in self.seen] for name in ALL_FIELDS}
+        return {name: [seen[name] for seen in self.seen] for name in self.fields}
 
     def _join(self, step: int) -> None:
         """Construct the builders that there are from this step on. Those of the first step share what they may."""
@@ -76,11 +83,31 @@ class Engine:
                 config = story.config_of(self.arguments, family)
                 self.builders[group] = build(story.spec_of(self.groups[group]), config, self.device)
             if step == 0 and self.arguments["shared"]:
-                build.share_reusable_metadata_buffers(self._alike(new))
+                self._of_class(family, "share_reusable_metadata_buffers")(self._alike(new))
 
     def _alike(self, groups: Sequence[int]) -> list[Any]:
         """Builders of the first group's spec: only they may share."""
         return [self.builders[group] for group in groups if self.groups[group] == self.groups[groups[0]]]
+
+    # Asking
+
+    def _of_class(self, family: str, name: str) -> Callable[..., Any]:
+        return answers.method(self.classes[family], name, f"the builder class of the family {family}")
+
+    def _of_group(self, group: int, name: str) -> Callable[..., Any]:
+        return answers.method(self.builders[group], name, f"the builder of group {group}")
+
+    def _metadata(self, step: int, group: int, name: str, *given: Any) -> Any:
+        """What a method of a group's builder makes of a table, and what else is given."""
+        made = self._of_group(group, name)(*given, *self.steps.table(step, group))
+        return answers.metadata(made, self.groups[group][0], name, self._told(step, group, name))
+
+    def _may_reuse(self, step: int, group: int, metadata: Any, batch: Batch) -> bool:
+        name = "can_reuse_metadata"
+        return answers.yes_or_no(self._of_group(group, name)(metadata, batch), self._told(step, group, name))
+
+    def _told(self, step: int, group: int, name: str) -> str:
+        return f"step {step}: {name} of group {group}'s builder"
 
     # Making
 
@@ -96,7 +123,7 @@ class Engine:
     def _make_family(self, step: int, batch: Batch, family: str, groups: list[int], plan: str) -> dict[int, Any]:
         """The first group builds; the others do as planned, where their builders accept it."""
         first, *others = groups
-        found = {first: self.builders[first].build(batch, *self.steps.table(step, first))}
+        found = {first: self._metadata(step, first, "build", batch)}
         self._look(first, found[first])
         if plan != "build":
             willing = [group for group in others if self._accepts(step, batch, group, first, found[first])]
@@ -106,36 +133,36 @@ class Engine:
                     self._judge_reuse(step, group, metadata, first, found[first])
         for group in others:
             if group not in found:
-                found[group] = self.builders[group].build(batch, *self.steps.table(step, group))
+                found[group] = self._metadata(step, group, "build", batch)
             self._look(group, found[group])
         return found
 
     def _updated(self, step: int, family: str, groups: list[int], source: Any, plan: str) -> list[tuple[int, Any]]:
-        tables = [self.steps.table(step, group) for group in groups]
-        if plan == "all" and groups:
-            builders = [self.builders[group] for group in groups]
-            block_tables, slots = [table for table, _ in tables], [slots for _, slots in tables]
-            made = self.classes[family].update_block_tables(source, builders, block_tables, slots)
-            if len(made) != len(groups):
-                text = f"step {step}: {len(made)} metadata for {len(groups)} builders"
-                raise WrongShape("update_block_tables", text)
-            return list(zip(groups, made, strict=True))
-        pairs = zip(groups, tables, strict=True)
-        return [(group, self.builders[group].update_block_table(source, *table)) for group, table in pairs]
+        if plan != "all" or not groups:
+            return [(group, self._metadata(step, group, "update_block_table", source)) for group in groups]
+        name, tables = "update_block_tables", [self.steps.table(step, group) for group in groups]
+        builders = [self.builders[group] for group in groups]
+        block_tables, slots = [table for table, _ in tables], [slots for _, slots in tables]
+        returned = self._of_class(family, name)(source, builders, block_tables, slots)
+        made = answers.several(returned, len(groups), f"step {step}: {name}")
+        told = f"step {step}: {name}, for group"
+        pairs = zip(groups, made, strict=True)
+        return [(group, answers.metadata(item, family, name, f"{told} {group},")) for group, item in pairs]
 
     def _accepts(self, step: int, batch: Batch, group: int, first: int, source: Any) -> bool:
         """Whether a builder would reuse what the first group's built; it has to reject what would be wrong."""
-        accepted = bool(self.builders[group].can_reuse_metadata(source, batch))
-        why = self._must_reject(batch, group, first)
+        accepted, staged = self._may_reuse(step, group, source, batch), self._staged(batch, group)
+        why = self._must_reject(group, first, staged=staged)
         if accepted and why and "rejections" in self.checks:
             raise self._wrongly_accepted(step, group, why)
+        if not why and (staged or not batch.full_graph):
+            tally.note(f"{self.groups[group][0]} {ACCEPTED if accepted else REJECTED}")
         return accepted
 
-    def _must_reject(self, batch: Batch, group: int, first: int) -> str:
+    def _must_reject(self, group: int, first: int, *, staged: bool) -> str:
         if self.groups[group] != self.groups[first]:
             return f"group {first} has another spec: {self.groups[first]}, not {self.groups[group]}"
-        alone = not self.arguments["shared"] or (group == len(self.groups) - 1 and self.arguments["joins"])
-        if alone and self._staged(batch, group):
+        if staged and story.is_alone(self.arguments, group):
             return f"its graphs read buffers of group {group}, not those of group {first}"
         return ""
 
@@ -194,7 +221,7 @@ class Engine:
             }
         for group, _ in made:
             if group in replayed:
-                self.seen.append({name: replayed[group].get(name, ABSENT) for name in ALL_FIELDS})
+                self.seen.append({name: replayed[group].get(name, ABSENT) for name in self.fields})
 
     def _read_by_kernels(self, group: int, metadata: Any) -> dict[str, torch.Tensor]:
         names = [name for name in FIELDS[self.groups[group][0]] if name not in NOT_CAPTURED]
@@ -214,7 +241,7 @@ class Engine:
             if self.graphs:
                 # Refused or not: what graphs have captured must stay where it is, and that is judged anyway.
                 with suppress(ValueError):
-                    self.classes[self.families[0]].share_reusable_metadata_buffers(self._alike(groups))
+                    self._of_class(self.families[0], "share_reusable_metadata_buffers")(self._alike(groups))
             return
         offers = {
             "last step": (other, last.get(first), "the metadata is that of the step before"),
@@ -227,7 +254,7 @@ class Engine:
         group, metadata, why = offers[probe]
         asked = replace(batch, ubatch=1) if probe == "other ubatch" else batch
         with refilled(batch) if probe == "refilled" else nullcontext():
-            accepted = metadata is not None and self.builders[group].can_reuse_metadata(metadata, asked)
+            accepted = metadata is not None and self._may_reuse(step, group, metadata, asked)
         if accepted and "rejections" in self.checks:
             raise self._wrongly_accepted(step, group, why)
 
@@ -242,7 +269,7 @@ class Engine:
 
     def _copied(self, group: int, metadata: Any) -> dict[str, Any]:
         own = FIELDS[self.groups[group][0]]
-        return {name: self._copy(name, getattr(metadata, name)) if name in own else ABSENT for name in ALL_FIELDS}
+        return {name: self._copy(name, getattr(metadata, name)) if name in own else ABSENT for name in self.fields}
 
     def _copy(self, name: str, value: Any) -> Any:
         if isinstance(value, torch.Tensor):

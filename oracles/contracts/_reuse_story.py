@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from oracles.arrays import Array
 from reference.metadata_records import Batch, LinearConfig, LinearSpec, MlaConfig, MlaSpec
 
 LINEAR, MLA = "linear", "mla"
@@ -40,9 +41,10 @@ class Event:
     when: str
     captured: int = -1
 
-    def told(self) -> str:
-        """In words."""
-        return f"step {self.step}, group {self.group}, {self.when}"
+    def told(self, how: str = "") -> str:
+        """In words; ``how`` says in which way metadata was made."""
+        captured = f", captured in step {self.captured}" if self.when == "replayed" else ""
+        return f"step {self.step}, group {self.group}, {how or self.when}{captured}"
 
 
 def spec_of(group: tuple[Any, ...]) -> LinearSpec | MlaSpec:
@@ -80,6 +82,19 @@ def table_of(arguments: Arguments, step: int, group: int) -> tuple[Any, Any]:
     """Block table and slots of a group in a step."""
     place = step * len(arguments["groups"]) + group
     return arguments["block_tables"][place], arguments["slot_mappings"][place]
+
+
+def plain(value: Any) -> Any:
+    """Arrays as NumPy has them."""
+    if isinstance(value, tuple):
+        return tuple(map(plain, value))
+    return value.data if isinstance(value, Array) else value
+
+
+def is_alone(arguments: Arguments, group: int) -> bool:
+    """Whether a group's builder has buffers that it shares with nobody."""
+    joined = group == len(arguments["groups"]) - 1 and arguments["joins"]
+    return bool(not arguments["shared"] or joined)
 
 
 def families(arguments: Arguments) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from oracles.arrays import Array, Inputs
+from oracles.arrays import Inputs
 from oracles.contracts import _reuse_story as story
 from reference.metadata_records import Batch, LinearConfig, LinearMetadata, LinearSpec, MlaConfig, MlaMetadata, MlaSpec
 from reference.metadata_reuse import build_linear, build_mla, is_staged
@@ -49,7 +49,7 @@ class GdnLife:
 
     def __init__(self, inputs: Inputs, *, old: bool = False) -> None:
         self.old = old
-        self.arguments: Mapping[str, Any] = {name: _plain(value) for name, value in inputs.items()}
+        self.arguments: Mapping[str, Any] = {name: story.plain(value) for name, value in inputs.items()}
         self.groups = self.arguments["groups"]
         self.captured: dict[tuple[Any, ...], bool] = {}
         self.seen = Seen()
@@ -73,7 +73,7 @@ class GdnLife:
         masked = not undrafted and (is_mixed(right) or (self.old and right.num_spec_decodes > 0))
         self.seen.masked = self.seen.masked or masked
         staged = is_staged(batch, self._spec(there[0]), self._config())
-        if staged and any(self._alone(group) for group in updated):
+        if staged and any(story.is_alone(self.arguments, group) for group in updated):
             return UNSHARED
         if updated and self._spec(there[0]).mamba_cache_mode == "align":
             return NO_INDICES
@@ -90,10 +90,6 @@ class GdnLife:
         alike = self.groups[there[-1]] == self.groups[there[0]]
         accepted = {"same builder": OWN, **({"refilled": REFILLED} if alike else {})}
         return next((accepted[probe] for probe in probes if probe in accepted), None)
-
-    def _alone(self, group: int) -> bool:
-        late = group == len(self.groups) - 1 and self.arguments["joins"]
-        return bool(not self.arguments["shared"] or late)
 
     def _moved(self, graph: tuple[Any, ...], there: list[int], updated: list[int]) -> bool:
         """Whether a group was built here and updated at the capture, or the other way round."""
@@ -168,13 +164,6 @@ def _states(metadata: LinearMetadata, columns: Int32) -> dict[str, Int32]:
     return {"spec_state_indices_tensor": columns[mask], **dict.fromkeys(names, others)}
 
 
-def _plain(value: Any) -> Any:
-    """Arrays as NumPy has them."""
-    if isinstance(value, tuple):
-        return tuple(map(_plain, value))
-    return value.data if isinstance(value, Array) else value
-
-
 @dataclass(frozen=True)
 class MlaBuild:
     """One build of a group's MLA metadata."""
@@ -204,7 +193,7 @@ class MlaBuild:
 
 def mla_builds(inputs: Inputs) -> Iterator[MlaBuild]:
     """The builds of all steps and groups."""
-    arguments = {name: _plain(value) for name, value in inputs.items()}
+    arguments = {name: story.plain(value) for name, value in inputs.items()}
     config = story.config_of(arguments, story.MLA)
     assert isinstance(config, MlaConfig)
     for step in range(len(arguments["steps"])):

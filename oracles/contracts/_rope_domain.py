@@ -11,6 +11,7 @@ import numpy as np
 from oracles.arrays import Array, Inputs, Value, array, contiguous_strides
 from oracles.contract import Expected, OnlyMemorySafety, Refused, Values
 from oracles.contracts._garbage import draw_dtype, draw_flavour, garbage
+from oracles.contracts._rope_orders import DEFAULT, declared_order, told
 from oracles.contracts._rope_values import Numbers, floats
 from oracles.domain import Source
 from reference import errors
@@ -204,7 +205,7 @@ def as_reference(inputs: Inputs) -> dict[str, Any]:
     } | {name: value for name, value in inputs.items() if not isinstance(value, Array)}
 
 
-def expected(inputs: Inputs, rounding: str = "hip") -> Expected:
+def expected(inputs: Inputs, rounding: str = DEFAULT) -> Expected:
     """The specification's answer, of the right results the uncontracted one."""
     try:
         outputs = rope_and_cache_mla(**as_reference(inputs), rounding=rounding)
@@ -267,12 +268,14 @@ class Judge:
         """Token, head and lane of a wrong element, how it is worked out, and what would have given it."""
         storage = self._right(inputs)[name].form.storage
         bits = int(np.asarray(got).view(storage))
-        return str(explain(as_reference(inputs), name, index, bits, self.rounding))
+        found = explain(as_reference(inputs), name, index, bits, self.rounding)
+        as_bytes = name == "kv_cache" and cast(Array, inputs["kv_cache"]).dtype == "uint8"
+        return told(found, f"{name}{list(index)}", as_bytes=as_bytes)
 
 
 def declared(function: Any) -> dict[str, Any]:
-    """What differs in the contract of a callable that declares a rounding order."""
-    judge = Judge(getattr(function, "rounding", "hip"))
+    """What differs in the contract of a callable that declares a rounding order; refused: an unknown one."""
+    judge = Judge(declared_order(function))
     return {"expected": judge.expected, "settle": judge.settle, "explains": judge.explains}
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from oracles.arrays import Array, Inputs, flat, plain_value
 from oracles.contract import Expected, OnlyMemorySafety, Refused, Values
 from oracles.contracts._rope_domain import Recent, settled_elements
+from oracles.contracts._rope_orders import DEFAULT, declared_order, told
 from oracles.contracts._rope_values import floats
 from oracles.contracts._write_machine import PER_STEP, PLAN
 from reference import errors
@@ -48,7 +49,7 @@ def cache_of(inputs: Inputs) -> FloatArray:
     return cast(FloatArray, _plain("kv_cache", inputs["kv_cache"]))
 
 
-def expected(inputs: Inputs, rounding: str = "hip") -> Expected:
+def expected(inputs: Inputs, rounding: str = DEFAULT) -> Expected:
     """The specification's answer, of the right results the uncontracted one."""
     steps = steps_of(inputs)
     try:
@@ -115,14 +116,16 @@ class Judge:
 
     def _explained(self, step: Step, cache: FloatArray, name: str, index: tuple[int, ...], bits: int) -> str:
         call = one_call(step, cache)
-        told = str(explain(call, name, index, bits, self.rounding))
+        found = explain(call, name, index, bits, self.rounding)
+        as_bytes = name == "kv_cache" and cache.dtype == "uint8"
+        words = told(found, f"{name}{list(index)}", as_bytes=as_bytes)
         queries, keys, _ = rope_and_cache_mla(**call, rounding=self.rounding)
         latent = call["q_nope"].shape[2]
         once = FloatArray(queries.dtype, np.ascontiguousarray(queries.bits[:, :, latent:]))
         twice = rope_and_cache_mla(**{**call, "q_pe": once, "k_pe": keys}, rounding=self.rounding)
         if int(twice[("q_out", "k_pe_out", "kv_cache").index(name)].bits[index]) == bits:
-            told += "\n  would be right with: a second rotation"
-        return told
+            words += "\n  would be right with: a second rotation"
+        return words
 
 
 def _is_uncontracted(answer: Values, outputs: Mapping[str, Any]) -> bool:
@@ -141,8 +144,8 @@ def _settled(right: Mapping[str, RightResults], name: str, value: Any) -> Any:
 
 
 def declared(function: Any) -> dict[str, Any]:
-    """What differs in the contract of a dispatcher that declares a rounding order."""
-    judge = Judge(getattr(function, "rounding", "hip"))
+    """What differs in the contract of a dispatcher that declares a rounding order; refused: an unknown one."""
+    judge = Judge(declared_order(function))
     return {"expected": judge.expected, "settle": judge.settle, "explains": judge.explains}
 
 

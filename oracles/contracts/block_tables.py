@@ -11,6 +11,7 @@ from oracles.arrays import Array, Inputs
 from oracles.contract import Contract, Expected, Input, Output, Refused, Values
 from oracles.contracts import _block_tables_machine as machine
 from oracles.contracts import block_tables_bindings as bindings
+from oracles.contracts._block_tables_complaints import complaint
 from oracles.contracts._block_tables_relations import RELATIONS
 from oracles.contracts.block_tables_known import KNOWN
 from oracles.verdict import AddressMoved, WronglyAccepted, WronglyRefused, WrongShape
@@ -258,6 +259,7 @@ CONTRACTS = (
         traits=traits,
         sketch=sketch,
         call=exercise,
+        complains=complaint,
         optimized="optimized.block_tables:BlockTables",
         runs="triton",
         relations=RELATIONS,

@@ -11,9 +11,11 @@ import numpy as np
 from oracles.arrays import Array, Inputs
 from oracles.contract import Contract, Expected, Input, Output, Values
 from oracles.contracts import _reuse_domain as domain
+from oracles.contracts import _reuse_sketch as sketches
 from oracles.contracts import _reuse_story as story
 from oracles.contracts import reuse_known
-from oracles.contracts._reuse_fields import ABSENT, ALL_FIELDS, FIELDS, NONE, NOT_CAPTURED, Builders
+from oracles.contracts._reuse_complaints import complaint
+from oracles.contracts._reuse_fields import ABSENT, FIELDS, NONE, NOT_CAPTURED, Builders, fields_of
 from oracles.contracts.reuse_bindings import LINEAR_METADATA_REUSE
 from oracles.contracts.reuse_mla_bindings import MLA_METADATA_REUSE
 from oracles.domain import Source
@@ -29,13 +31,7 @@ def exercise(implementation: Any, arguments: Mapping[str, Any], builders: Builde
 
 def _plain(inputs: Inputs) -> dict[str, Any]:
     """Arrays as NumPy has them."""
-    return {name: _plain_value(value) for name, value in inputs.items()}
-
-
-def _plain_value(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return tuple(map(_plain_value, value))
-    return value.data if isinstance(value, Array) else value
+    return {name: story.plain(value) for name, value in inputs.items()}
 
 
 def specified(inputs: Inputs) -> list[tuple[story.Event, dict[str, Any]]]:
@@ -51,12 +47,13 @@ def specified(inputs: Inputs) -> list[tuple[story.Event, dict[str, Any]]]:
                 spec = story.spec_of(arguments["groups"][group])
                 staged[step, group] = is_staged(batch, spec, config)
                 made[step, group] = build(batch, spec, config, *story.table_of(arguments, step, group))
+    absent = dict.fromkeys(fields_of(story.families(arguments)), ABSENT)
     names = {event: FIELDS[arguments["groups"][event.group][0]] for event in story.events(arguments, staged)}
-    return [(event, _fields(event, made, own)) for event, own in names.items()]
+    return [(event, absent | _fields(event, made, own)) for event, own in names.items()]
 
 
 def _fields(event: story.Event, made: Mapping[tuple[int, int], Any], names: tuple[str, ...]) -> dict[str, Any]:
-    found: dict[str, Any] = dict.fromkeys(ALL_FIELDS, ABSENT)
+    found: dict[str, Any] = {}
     metadata, captured = made[event.step, event.group], made.get((event.captured, event.group))
     for name in names:
         value = getattr(metadata, name)
@@ -70,7 +67,7 @@ def _fields(event: story.Event, made: Mapping[tuple[int, int], Any], names: tupl
 def expected(inputs: Inputs) -> Expected:
     """What is seen, by field, one an event."""
     told = [fields for _, fields in specified(inputs)]
-    return Values({name: tuple(fields[name] for fields in told) for name in ALL_FIELDS})
+    return Values({name: tuple(fields[name] for fields in told) for name in told[0]})
 
 
 def resample(inputs: Inputs) -> tuple[Inputs, ...]:
@@ -82,7 +79,7 @@ def traits(inputs: Inputs) -> frozenset[str]:
     """What a fault may need: these names end up in buckets."""
     groups, steps = cast(tuple[tuple[Any, ...], ...], inputs["groups"]), cast(tuple[Any, ...], inputs["steps"])
     drafts, lengths = cast(tuple[Any, ...], inputs["num_decode_draft_tokens_cpu"]), cast(Any, inputs["seq_lens_cpu"])
-    prefilling = cast(tuple[Array, ...], inputs["is_prefilling"])
+    prefilling = cast(tuple[Array | None, ...], inputs["is_prefilling"])
     plans = [plan for plan, _ in steps]
     found = {
         "several_groups": len(groups) > 1,
@@ -95,7 +92,7 @@ def traits(inputs: Inputs) -> frozenset[str]:
         "updates": "reuse" in plans and len(groups) > 1,
         "all_at_once": "all" in plans and len(groups) > 1,
         "speculative": any(item is not None for item in drafts),
-        "prefill": any(bool(item.data.any()) for item in prefilling),
+        "prefill": any(item is not None and bool(item.data.any()) for item in prefilling),
         "padding_rows": any(bool((item.data == 0).any()) for item in lengths),
         "mode_none": any(group[0] == "linear" and group[3] == "none" for group in groups),
         "mode_all": any(group[0] == "linear" and group[3] == "all" for group in groups),
@@ -107,16 +104,8 @@ def traits(inputs: Inputs) -> frozenset[str]:
 
 
 def sketch(inputs: Inputs) -> str:
-    """One line a step, then the number and the words of each event: results are told as ``field[number]``."""
-    lines = [f"group {number}: {group}" for number, group in enumerate(cast(Any, inputs["groups"]))]
-    for step, (plan, probes) in enumerate(cast(Any, inputs["steps"])):
-        batch = story.batch_of(_plain(inputs), step)
-        queries = np.diff(batch.query_start_loc_cpu).tolist()
-        graph = ", full graph" if batch.full_graph else ""
-        asked = f"; asked for: {', '.join(probes)}" if probes else ""
-        lines.append(f"step {step}: queries {queries}, lengths {batch.seq_lens_cpu.tolist()}{graph}; {plan}{asked}")
-    lines += [f"  [{number}] {event.told()}" for number, (event, _) in enumerate(specified(inputs))]
-    return "\n".join(lines)
+    """The life in words."""
+    return sketches.sketch(_plain(inputs), specified(inputs))
 
 
 def _inputs() -> tuple[Input, ...]:
@@ -167,13 +156,15 @@ def _contract(
         summary=summary,
         kind="protocol",
         inputs=_inputs(),
-        outputs=tuple(Output(name=field, doc="one an event, see oracles explain") for field in ALL_FIELDS),
+        outputs=tuple(Output(name=field, doc="one an event, see oracles explain") for field in fields_of(families)),
         domain=drawn,
         resample=resample,
         expected=expected,
         traits=traits,
         sketch=sketch,
         call=partial(exercise, builders=builders),
+        complains=partial(complaint, families=families),
+        remarks=sketches.remarks,
         optimized=optimized,
         runs="triton",
         **upstream,

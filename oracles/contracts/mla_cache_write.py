@@ -12,19 +12,23 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from oracles.contract import Contract, Input, Output
+from oracles.contracts import _write_complaints as complaints
 from oracles.contracts import _write_life as life
 from oracles.contracts import _write_machine as machine
+from oracles.contracts._rope_orders import declared_order
 from oracles.verdict import WrongShape
 from reference.rope_orders import ORDERS
 
 INDEX = "int32 or int64"
+MOST_TOLD = 4
+"""Items of what was returned whose types are told."""
 
 
 def exercise(implementation: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Call a dispatcher once a step; all that it returned, as it stands after the last step."""
     from oracles.contracts._write_paths import Paths, Steps  # not without torch
 
-    order = ORDERS[getattr(implementation, "rounding", "hip")]
+    order = ORDERS[declared_order(implementation)]
     seen: dict[str, list[Any]] = {name: [] for name in life.OUTPUTS}
     for number, step in enumerate(Steps(arguments)):
         paths = Paths(step, order)
@@ -36,11 +40,33 @@ def exercise(implementation: Callable[..., Any], arguments: Mapping[str, Any]) -
 
 def _returned(step: int, result: Any) -> tuple[Any, Any]:
     """The two outputs of a step; the cache may be returned behind them."""
-    if isinstance(result, Mapping) and {"q_out", "k_pe_out"} <= set(result):
-        return result["q_out"], result["k_pe_out"]
-    if isinstance(result, tuple | list) and len(result) in (2, 3):
-        return result[0], result[1]
-    raise WrongShape("q_out", f"step {step}: returned {type(result).__name__}, not q_out and k_pe_out")
+    import torch
+
+    names = life.OUTPUTS[:2]
+    found: tuple[Any, ...] = ()
+    if isinstance(result, Mapping) and set(names) <= set(result):
+        found = tuple(result[name] for name in names)
+    elif isinstance(result, tuple | list) and len(result) in (2, 3):
+        found = tuple(result[:2])
+    wrong = [name for name, value in zip(names, found, strict=False) if not isinstance(value, torch.Tensor)]
+    if not found or wrong:
+        belongs = "where the tensors q_out and k_pe_out belong, behind which kv_cache may stand"
+        raise WrongShape(wrong[0] if wrong else "outputs", f"step {step}: returned {_kinds(result)}, {belongs}")
+    return found[0], found[1]
+
+
+def _kinds(result: Any) -> str:
+    """What was returned, by its types: ``a tuple of Tensor, None``."""
+    if isinstance(result, Mapping):
+        return f"a {type(result).__name__} with {', '.join(map(repr, result)) or 'nothing'}"
+    if isinstance(result, tuple | list):
+        more = ", ..." if len(result) > MOST_TOLD else ""
+        return f"a {type(result).__name__} of {', '.join(map(_kind, result[:MOST_TOLD])) or 'nothing'}{more}"
+    return _kind(result)
+
+
+def _kind(value: Any) -> str:
+    return "None" if value is None else type(value).__name__
 
 
 def _inputs() -> tuple[Input, ...]:
@@ -98,6 +124,7 @@ CONTRACTS = (
         traits=life.traits,
         sketch=life.sketch,
         call=exercise,
+        complains=complaints.complaint,
         optimized="optimized.mla_cache_write:mla_cache_write_dispatch",
         runs="triton",
     ),

@@ -14,10 +14,10 @@ from typing import Any
 
 from oracles.contract import Contract
 from oracles.providers import optimized, upstream, user_file
-from oracles.providers.base import Implementation, ProviderError
+from oracles.providers.base import Implementation, ProviderError, why_not_loaded
 from oracles.providers.projects import PROJECTS
 
-__all__ = ["Implementation", "ProviderError", "find", "loaded", "resolve"]
+__all__ = ["Implementation", "ProviderError", "find", "loaded", "resolve", "why_not_loaded"]
 
 _FORMS = "optimized, vllm, vllm:FILE.whl, vllm:DIR, vllm:git+REPOSITORY@REVISION (aiter likewise), FILE.py:NAME"
 

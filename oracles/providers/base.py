@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from oracles.contract import Narrowing
+from oracles.lines import line_of
+from oracles.verdict import described
 
 Symbols = Mapping[str, tuple[str, ...]]
 """Files of a project, and the names taken from each."""
@@ -56,3 +58,11 @@ class Implementation:
 
 class ProviderError(ValueError):
     """A provider spec that cannot be used: a usage error, with the spec and the reason."""
+
+
+def why_not_loaded(error: BaseException) -> str:
+    """What loading an implementation raised, in one line: a refusal as it stands, else with its type and where."""
+    if isinstance(error, ProviderError):
+        return " ".join(str(error).split())
+    text, line = " ".join(described(error).split()).removesuffix(":"), line_of(error)
+    return f"{text}, at {line}" if line else text

@@ -68,7 +68,7 @@ class Execution:
             raise ProviderError(f"{self.path}: executed, but it has no {self.name}; {_hint(self.name, names)}")
         found: Callable[..., Any] = getattr(module, self.name)
         if not callable(found):
-            raise ProviderError(f"{self.path}: {self.name} is a {type(found).__name__}, which cannot be called")
+            raise ProviderError(f"{self.path}: {self.name} is of type {type(found).__name__}, which cannot be called")
         return found
 
     def _module(self) -> Any:

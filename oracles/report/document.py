@@ -37,12 +37,19 @@ def reason_of(result: Result) -> str:
     parts = [result.refused] if result.refused else []
     narrowed = result.narrowed
     for reason, count in result.unsupported.most_common():
-        parts.append(f"{count} cases {'narrowed' if reason in narrowed else 'unsupported'}: {reason}")
+        parts.append(f"{cases(count)} {'narrowed' if reason in narrowed else 'unsupported'}: {reason}")
     if result.avoided:
-        parts.append(f"{result.avoided} cases not run")
+        parts.append(f"{cases(result.avoided)} not run")
+    if result.remarks:
+        parts.append(result.remarks)
     if not result.complete:
         parts.append(f"interrupted {INTERRUPTIONS.get(result.stage, f'while {result.stage}')}")
     return "; ".join([*parts, *(note.splitlines()[-1] for note in result.notes if note)])
+
+
+def cases(count: int) -> str:
+    """A number of cases in words."""
+    return f"{count} case{'' if count == 1 else 's'}"
 
 
 def entries(result: Result) -> list[dict[str, Any]]:
@@ -89,7 +96,7 @@ def _known(result: Result, common: dict[str, Any]) -> list[dict[str, Any]]:
                 "known": identifier,
                 "bucket": entry.bucket,
                 "case": entry.case,
-                "detail": f"{entry.summary} ({entry.reference}; {count} cases)",
+                "detail": f"{entry.summary} ({entry.reference}; {cases(count)})",
                 "replay": result.replay(known_case(entry)),
             }
         )

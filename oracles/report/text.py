@@ -11,7 +11,8 @@ from rich.panel import Panel
 from rich.table import Table
 
 from oracles import known
-from oracles.report.document import bound_line, known_case, reason_of, unexpected_pass, verdict_of
+from oracles.report.document import bound_line, cases, known_case, reason_of, unexpected_pass, verdict_of
+from oracles.report.groups import MOST_IN_FULL, Group, groups, short
 from oracles.results import Finding, Result
 from oracles.verdict import PASS
 
@@ -19,12 +20,12 @@ WIDTH = 110
 """Characters a line of a listing in a pipe."""
 
 
-def show(console: Console, results: Sequence[Result]) -> None:
-    """All results."""
+def show(console: Console, results: Sequence[Result], *, most: int | None = MOST_IN_FULL) -> None:
+    """All results; of each at ``most`` so many groups of findings in full, ``None`` for all."""
     if console.is_terminal:
-        _show_rich(console, results)
+        _show_rich(console, results, most)
     else:
-        _show_plain(console, results)
+        _show_plain(console, results, most)
 
 
 def listing(console: Console, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -56,10 +57,10 @@ def _wrapped(row: Sequence[str]) -> list[str]:
 
 def totals(results: Sequence[Result]) -> str:
     """One closing sentence."""
-    cases, findings = sum(r.judged for r in results), sum(len(r.findings) + len(r.unexpected) for r in results)
+    judged, findings = sum(r.judged for r in results), sum(len(r.findings) + len(r.unexpected) for r in results)
     accepted = sum(len(r.known) for r in results)
     silent = sum(1 for r in results if not r.judged)
-    text = f"{cases} cases judged, {findings} finding{'s' if findings != 1 else ''}"
+    text = f"{cases(judged)} judged, {findings} finding{'s' if findings != 1 else ''}"
     text += f", {accepted} known" if accepted else ""
     return text + (f", {silent} of {len(results)} implementations not judged" if silent else "")
 
@@ -69,7 +70,7 @@ def _lines(result: Result) -> list[str]:
     lines = [] if result.bound is None else [bound_line(result.bound)]
     for identifier, count in sorted(result.known.items()):
         entry = known.by_id(identifier)
-        lines.append(f"known: {entry.bucket}  {entry.summary} ({identifier}, {entry.reference}; {count} cases)")
+        lines.append(f"known: {entry.bucket}  {entry.summary} ({identifier}, {entry.reference}; {cases(count)})")
         if not entry.cumulative:  # else no case shows it alone
             lines.append(f"       {result.replay(known_case(entry))}")
     lines += [f"{unexpected_pass(identifier)}: {path}" for identifier, path in sorted(result.unexpected.items())]
@@ -107,7 +108,7 @@ def _verdict(result: Result) -> str:
     return verdict_of(result)
 
 
-def _show_rich(console: Console, results: Sequence[Result]) -> None:
+def _show_rich(console: Console, results: Sequence[Result], most: int | None) -> None:
     table = Table(title=None, expand=False, pad_edge=False)
     for heading in ("contract", "provider", "implementation", "backend"):
         table.add_column(heading, overflow="fold")
@@ -126,39 +127,62 @@ def _show_rich(console: Console, results: Sequence[Result]) -> None:
             console.print(f"[yellow]{escape(result.task.implementation.name)}[/]: {escape(reason)}", highlight=False)
         for line in _lines(result):
             console.print(line, style="dim", markup=False, highlight=False)
-        for finding in result.findings:
-            console.print(_panel(result, finding))
+        found, left = groups(result.findings, most)
+        for group in found:
+            console.print(_panel(result, group))
+        for line in _left(left):
+            console.print(line, markup=False, highlight=False)
         for line in _printed_lines(result):
             console.print(line, markup=False, highlight=False)
     console.print(totals(results), style="bold")
 
 
-def _panel(result: Result, finding: Finding) -> Panel:
-    lines = [
-        f"[bold]{escape(finding.detail)}[/]",
-        f"input   {escape(finding.summary)}",
-        f"replay  {escape(finding.replay)}",
-    ]
+def _panel(result: Result, group: Group) -> Panel:
+    finding = group.first
+    lines = [f"[bold]{escape(finding.detail)}[/]"]
+    if group.shown_by is None:
+        lines += [f"input   {escape(finding.summary)}", f"replay  {escape(finding.replay)}"]
+    else:
+        lines.append(f"case    that of {escape(group.shown_by)}")
+    lines += map(escape, group.also)
     title = f"[red]{escape(finding.bucket)}[/]  {escape(result.task.implementation.name)}"
     return Panel("\n".join(lines), title=title, title_align="left", border_style="dim")
 
 
-def _show_plain(console: Console, results: Sequence[Result]) -> None:
+def _show_plain(console: Console, results: Sequence[Result], most: int | None) -> None:
     for result in results:
         task = result.task
-        line = f"{_verdict(result):<12} {task.label} | {result.judged} cases"
+        line = f"{_verdict(result):<12} {task.label} | {cases(result.judged)}"
         reason = reason_of(result)
         _plain(console, line + (f" | {reason}" if reason else ""))
         for said in _lines(result):
             _plain(console, f"  {said}")
-        for finding in result.findings:
-            _plain(console, f"  {finding.bucket}")
-            _plain(console, "\n".join(f"    {line}" for line in finding.detail.splitlines()))
-            _plain(console, f"    input: {finding.summary}")
-            _plain(console, f"    replay: {finding.replay}")
+        found, left = groups(result.findings, most)
+        for group in found:
+            _plain_group(console, group)
+        for said in _left(left):
+            _plain(console, f"  {said}")
         for line in _printed_lines(result):
             _plain(console, f"  {line}")
     _plain(console, totals(results))
+
+
+def _plain_group(console: Console, group: Group) -> None:
+    finding = group.first
+    _plain(console, f"  {finding.bucket}")
+    lines = finding.detail.splitlines()
+    if group.shown_by is None:
+        lines += [f"input: {finding.summary}", f"replay: {finding.replay}"]
+    else:
+        lines.append(f"case: that of {group.shown_by}")
+    for line in [*lines, *group.also]:
+        _plain(console, f"    {line}")
+
+
+def _left(findings: Sequence[Finding]) -> list[str]:
+    """What is left of findings behind those in full."""
+    lines = [f"  {short(finding)}" for finding in findings]
+    return ["and, each with the file to replay:", *lines] if lines else []
 
 
 def _plain(console: Console, text: str) -> None:

@@ -1,5 +1,7 @@
 """`oracles explain`: the whole text for a case of every kind."""
 
+from pathlib import Path
+
 import pytest
 
 from oracles.arrays import array
@@ -161,3 +163,74 @@ def test_layouts_and_long_inputs_are_described(oracles, in_process):
     assert "int32[50], strides [3], 2 elements into its buffer = [0, 1, 2," in out
     assert ", 23, ... 49]" in out
     assert "..." in out[out.index("expected") :]
+
+
+ZEROS = """\
+import torch
+
+
+def zeros(q_nope, q_pe, k_pe, **_):
+    return torch.zeros(*q_nope.shape[:2], 4, dtype=q_nope.dtype, device=q_nope.device), k_pe.double()
+"""
+
+NUMBERS = """\
+  q_pe             bfloat16[1, 1, 2] = [[[-0.125, -0.0]]]
+                   (device) float [T, H, P], the part that is rotated
+"""
+
+ROWS = """\
+expected
+  q_out            bfloat16[1, 1, 4] = [[[0.5, nan (0x7fc1), 0.0, -0.125]]]
+  k_pe_out         bfloat16[1, 2] = [[-3.0, 1.0]]
+  kv_cache         float8_e4m3fn[1, 1, 4] = [[[1.0, -1.5, -3.0, 1.0]]]
+
+rope_kv_cache.rope_and_cache_mla | zeros.py: zeros | host
+  q_out: 3 of 4 elements differ, first at q_out[0, 0, 0]
+         row  got                         expected
+           0  [[0.0, 0.0, 0.0, 0.0]]      [[0.5, nan (0x7fc1), 0.0, -0.125]] <-- first difference
+  k_pe_out: float64[1, 2], expected bfloat16[1, 2]
+  kv_cache: 4 of 4 elements differ, first at kv_cache[0, 0, 0]
+         row  got                         expected
+           0  [[2.0, 2.0, 2.0, 2.0]]      [[1.0, -1.5, -3.0, 1.0]] <-- first difference
+  wrong_shape: k_pe_out: float64 [1, 2] where the contract says bfloat16 [1, 2]
+  wrong_value: q_out: q_out[0, 0, 0] is 0.0 (0x0000), expected 0.5 (0x3f00); 3 of 4 elements differ; token 0, head 0,\
+ lane 0, which is not rotated, order "hip"
+      lane 0 is 0.5
+  wrong_value: kv_cache: kv_cache[0, 0, 0] is 2.0 (0x40), expected 1.0 (0x38); 4 of 4 elements differ; token 0, lane 0,\
+ which is not rotated, order "hip"
+      lane 0 is 1.0
+      1.0 scaled with 1.0 (reciprocal)
+      would be right with: float8_e4m3fnuz instead of float8_e4m3fn
+"""
+
+
+def test_floats_are_the_numbers_that_they_are(oracles):
+    """A quarter turn of a pair, whose sine is 1 and whose cosine is 0; all of it in bits in the file."""
+    inputs = {
+        "q_nope": array([[[0x3F00, 0x7FC1]]], "bfloat16"),
+        "q_pe": array([[[0xBE00, 0x8000]]], "bfloat16"),
+        "kv_c": array([[0x3F80, 0xBFC0]], "bfloat16"),
+        "k_pe": array([[0x3F80, 0x4040]], "bfloat16"),
+        "cos": array([[0x0000]], "bfloat16"),
+        "sin": array([[0x3F80]], "bfloat16"),
+        "positions": array([0], "int32"),
+        "slot_mapping": array([0], "int32"),
+        "k_scale": None,
+        "q_scale": None,
+        "is_neox": True,
+        "cache_dtype": "float8_e4m3fn",
+        "kv_cache": array([[[0x40] * 4]], "float8_e4m3fn"),
+    }
+    (oracles.folder / "zeros.py").write_text(ZEROS)
+    Case(contract="rope_kv_cache.rope_and_cache_mla", inputs=inputs).save(oracles.folder / "case.json")
+    shown = oracles.run("explain", "case.json", "--impl", "zeros.py:zeros", "--backend", "host").out
+    assert NUMBERS in shown
+    assert ROWS in shown
+
+
+def test_what_is_the_same_for_neighbours_is_said_once(oracles):
+    case = Path(__file__).parents[2] / "corpus/metadata_reuse/pages-of-another-group.json"
+    shown = oracles.run("explain", str(case), "--impl", "optimized", "--backend", "gfx942").out
+    assert "\n  num_decodes[0..3] int = 1\n" in shown
+    assert "\n  paged_kv_indices[0] int32[4] = [12, 13, -1, -1]\n  paged_kv_indices[1] int32[4] = [32, 33," in shown
+    assert "\n  paged_kv_indices[0..3]: as expected\n" in shown

@@ -62,11 +62,24 @@ def test_a_finding_that_does_not_show_says_so(oracles):
     assert "filed as" not in oracles.run("replay", str(kept), "--impl", spec(oracles, "chunk_metadata", "good.py")).out
 
 
+def test_a_refused_input_that_is_left_out_says_what_is_refused(oracles):
+    unchecked = oracles.folder / "unchecked.py"
+    unchecked.write_text("def chunk_metadata(**_):\n    pass\n\n\nchunk_metadata.refuses = False\n")
+    path = a_case(oracles, chunk_size=0)
+    ended = oracles.run("replay", str(path), "--impl", f"{unchecked}:chunk_metadata")
+    assert ended.code == 3
+    assert ended.out.splitlines()[0].split(" | ")[3:] == [
+        "0 cases",
+        "1 case unsupported: refusals are not judged: the callable has refuses = False; the contract refuses this "
+        "input: chunk_size: 0 breaks the rule: it must be an int of at least 1",
+    ]
+
+
 def test_another_implementation_on_the_same_case(oracles):
     path = a_case(oracles, origin={"implementation": spec(oracles, "wrong_value"), "backend": "host"})
     assert oracles.run("replay", str(path)).code == 1
     right = oracles.run("replay", str(path), "--impl", spec(oracles, "chunk_metadata", "good.py"))
-    assert (right.code, right.out.splitlines()[-1]) == (0, "1 cases judged, 0 findings")
+    assert (right.code, right.out.splitlines()[-1]) == (0, "1 case judged, 0 findings")
     both = oracles.run("replay", str(path), "--impl", spec(oracles, "chunk_metadata", "good.py"),
                        "--impl", spec(oracles, "wrong_value"))  # fmt: skip
     assert both.code == 1

@@ -357,6 +357,18 @@ def test_the_summary_names_every_input_with_its_layout():
     )
 
 
+def test_the_summary_has_floats_as_the_numbers_that_they_are():
+    inputs = {
+        "b": array([0x3F80, 0x8000, 0x7FC1], "bfloat16"),
+        "h": array([0.5, -0.0], "float16"),
+        "long": array([0x38] * 19 + [0x7F], "float8_e4m3fn"),
+    }
+    assert sizes(inputs) == (
+        "b bfloat16[3] = [1.0, -0.0, nan (0x7fc1)], h float16[2] = [0.5, -0.0], "
+        f"long float8_e4m3fn[20] = [{'1.0, ' * 9}... nan (0x7f)]"
+    )
+
+
 def test_arrays_in_tuples_have_numbered_names():
     inputs = {"t": (array([1], "int8"), (array([2], "int8"), 5)), "k": 1}
     assert [name for name, _ in arrays_of(inputs)] == ["t[0]", "t[1][0]"]

@@ -16,6 +16,7 @@ from oracles.session import CannotLoad, Death, HarnessError, Session, Stopped, T
 
 CONTRACT = "chunk_metadata.chunk_metadata"
 DATA = Path(__file__).resolve().parents[1] / "cli" / "data"
+DIED = "the process died while it loaded the implementation"
 PREAMBLE = f"""\
 import os, signal, sys, time
 sys.path.insert(0, {str(DATA)!r})
@@ -140,18 +141,44 @@ def test_the_log_does_not_grow_for_ever(session):
 @pytest.mark.parametrize(
     ("preamble", "reason"),
     [
-        ("raise ImportError('no such library')", "ImportError: no such library"),
-        ("raise SystemExit", "SystemExit"),
-        ("import os; os._exit(3)", "exited with 3"),
-        ("import ctypes; ctypes.string_at(0)", "SIGSEGV"),
-        ("import os, time; os.kill(os.getppid(), 9); time.sleep(60)", "SIGKILL"),
+        (
+            "raise ImportError('no such library')",
+            "ImportError: no such library, at mine.py:1: raise ImportError('no such library')",
+        ),
+        ("raise ValueError('two\\nlines')", "ValueError: two lines, at mine.py:1: raise ValueError('two\\nlines')"),
+        (
+            "import no_such_module_anywhere",
+            "ModuleNotFoundError: No module named 'no_such_module_anywhere', "
+            "at mine.py:1: import no_such_module_anywhere",
+        ),
+        ("raise SystemExit", "SystemExit, at mine.py:1: raise SystemExit"),
+        ("import os; os._exit(3)", f"{DIED}: the process exited with 3"),
+        ("import os; os.abort()", f'{DIED}: killed by SIGABRT, at File "FOLDER/mine.py", line 1 in <module>'),
+        ("import os, time; os.kill(os.getppid(), 9); time.sleep(60)", f"{DIED}: the worker process was gone: SIGKILL"),
     ],
 )
-def test_what_cannot_be_loaded_says_why(session, preamble, reason):
+def test_what_cannot_be_loaded_says_why_once_in_one_line(session, tmp_path, preamble, reason):
     with_it = session("return None", preamble=preamble)
     for _ in range(2):  # and says so again
-        with pytest.raises(CannotLoad, match=reason):
+        with pytest.raises(CannotLoad) as refused:
             list(with_it.ask(Try([], False)))
+        assert str(refused.value).replace(str(tmp_path), "FOLDER") == reason
+
+
+@pytest.mark.parametrize(
+    ("last_line", "reason"),
+    [
+        ("del chunk_metadata", "executed, but it has no chunk_metadata; it has good"),
+        ("chunk_metadata = 3", "chunk_metadata is of type int, which cannot be called"),
+    ],
+)
+def test_a_file_without_the_callable_says_so_without_the_name_of_an_exception(session, tmp_path, last_line, reason):
+    with_it = session(f"return None\n\n{last_line}")
+    file = tmp_path / "mine.py"
+    file.write_text(file.read_text().replace(f"    {last_line}", last_line))
+    with pytest.raises(CannotLoad) as refused:
+        list(with_it.ask(Try([], False)))
+    assert str(refused.value) == f"{file}: {reason}"
 
 
 def test_loading_has_a_time_limit(session, monkeypatch, tmp_path):

@@ -177,7 +177,7 @@ def test_an_error_while_executing_comes_out_as_it_is(tmp_path, text, error, line
 def test_what_turns_out_not_to_be_a_callable(tmp_path):
     path = user(tmp_path, "number = 3\nif not number:\n    gone = 1\ndef f(): pass\ndel f\n")
     for name, reason in (
-        ("number", "number is a int, which cannot be called"),
+        ("number", "number is of type int, which cannot be called"),
         ("gone", "it has no gone"),
         ("f", "no f"),
     ):

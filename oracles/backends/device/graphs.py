@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from oracles.memory import bits
+from oracles.notation import with_bits
 from oracles.verdict import AddressMoved, Failure, GraphDiverges
 
 Tensors = Mapping[str, torch.Tensor]
@@ -111,8 +112,9 @@ def _different(name: str, replayed: torch.Tensor | None, eager: torch.Tensor) ->
     one, two = bits(replayed), bits(eager)
     if one.tobytes() == two.tobytes():
         return None
-    where = _first_difference(one, two)
-    return GraphDiverges(name, f"{name}{where} is {one[tuple(where)]} after a replay, {two[tuple(where)]} eagerly")
+    where, dtype = _first_difference(one, two), str(eager.dtype).removeprefix("torch.")
+    found, wanted = (with_bits(dtype, values[tuple(where)]) for values in (one, two))
+    return GraphDiverges(name, f"{name}{where} is {found} after a replay, {wanted} eagerly")
 
 
 def _first_difference(one: Any, two: Any) -> list[int]:

@@ -179,7 +179,7 @@ def test_the_smallest_life_tells_what_happened(
     assert steps == (2 if "address" in key else 1)
     assert len(found.inputs["groups"]) == 2
     assert f"step {steps - 1}: queries [" in drawn
-    assert f"step {steps - 1}, group {group}, made" in drawn
+    assert f"step {steps - 1}, group {group}, {'built, because of R1' if 'spec' in words else 'updated'}" in drawn
     assert f"step {steps - 1}" in said
     assert f"group {group}" in said
     assert words in said

@@ -8,6 +8,7 @@ import pytest
 
 from oracles.check import judge
 from oracles.contracts._write_life import sketch
+from oracles.providers import ProviderError
 
 CONTRACT = "mla_cache_write_dispatch"
 
@@ -95,3 +96,26 @@ def test_what_is_said_of_a_fault(fault: str, key: str, said: str, folder) -> Non
     found = (failure for inputs in stream.small for failure in judge(subject, inputs, fresh=False))
     detail = next(failure.detail for failure in found if failure.key == key)
     assert re.search(said, detail, re.DOTALL), detail
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "said"),
+    [
+        ("nothing", "wrong_shape:outputs", "returned None,"),
+        ("queries_alone", "wrong_shape:outputs", "returned Tensor,"),
+        ("no_keys", "wrong_shape:k_pe_out", "returned a tuple of Tensor, None,"),
+        ("lists_of_tensors", "wrong_shape:q_out", "returned a list of list, list,"),
+        ("mapping_without_keys", "wrong_shape:outputs", "returned a dict with 'q_out',"),
+        ("four_results", "wrong_shape:outputs", "returned a tuple of Tensor, Tensor, Tensor, int,"),
+    ],
+)
+def test_results_that_are_no_two_tensors_are_told(name: str, key: str, said: str, folder) -> None:
+    subject, stream = folder.loaded(CONTRACT, f"wrong_results.py:{name}"), folder.stream(CONTRACT)
+    (failure,) = judge(subject, stream.small[0], fresh=False)
+    assert failure.key == key
+    assert failure.detail.startswith(f"step 0: {said} where the tensors q_out and k_pe_out belong")
+
+
+def test_an_unknown_rounding_order_is_refused_before_anything_is_judged(folder) -> None:
+    with pytest.raises(ProviderError, match="rounding is 'hop'; it must be one of hip, torch"):
+        folder.loaded(CONTRACT, "wrong_results.py:unknown_order")

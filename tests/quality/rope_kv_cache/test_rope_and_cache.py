@@ -9,6 +9,7 @@ from itertools import islice
 import pytest
 
 from oracles.check import judge
+from oracles.providers.base import ProviderError
 
 CONTRACT = "rope_and_cache_mla"
 FEW_ELEMENTS = 1000
@@ -165,12 +166,22 @@ def first_failure(folder, spec: str, key: str) -> str:
         (
             "faults_rotation.py:rotates_in_16_bits",
             "wrong_value:q_out",
-            (r'token \d, head \d, rotated lane \d, order "hip"', 'would be right with: order "torch"'),
+            (
+                r"^q_out\[.*\] is \S+ \(0x[0-9a-f]{4}\), expected \S+ \(0x[0-9a-f]{4}\)",
+                r'token \d, head \d, rotated lane \d, order "hip"',
+                'would be right with: order "torch"',
+                re.escape('declare it: function.rounding = "torch" (docs/rounding.md)'),
+            ),
         ),
         (
             "faults_cache.py:ignores_the_scale",
             "wrong_value:kv_cache",
-            (r"token \d, lane \d, which is not rotated", "scaled with", "would be right with: no scale"),
+            (
+                r"token \d, lane \d, which is not rotated",
+                r"got 0x\w\w \(.*\), right 0x\w\w",
+                "scaled with",
+                "would be right with: no scale",
+            ),
         ),
         (
             "faults_cache.py:divides_instead_of_multiplying",
@@ -183,3 +194,21 @@ def test_a_wrong_element_is_explained(spec: str, key: str, said: tuple[str, ...]
     text = first_failure(folder, spec, key)
     for part in said:
         assert re.search(part, text), text
+
+
+def test_only_an_element_that_another_order_explains_says_how_to_declare_one(folder) -> None:
+    text = first_failure(folder, "faults_rotation.py:pairs_the_other_way", "wrong_value:q_out")
+    assert "function.rounding" not in text
+
+
+@pytest.mark.parametrize("rounding", ["hop", None, ["hip"]])
+def test_an_order_that_there_is_not_is_refused_before_anything_is_judged(rounding, folder) -> None:
+    """Else every input would count as one to be refused, and code that leaves refusals out would pass."""
+
+    def declares(**call):
+        raise AssertionError("it is not called")
+
+    declares.rounding = rounding
+    message = f"the callable's rounding is {rounding!r}; it must be one of hip, torch, promote, triton, half_scale"
+    with pytest.raises(ProviderError, match=re.escape(message)):
+        folder.stream(CONTRACT).contract_of(declares)
