@@ -37,8 +37,8 @@ def complaint(inputs: Inputs) -> str | None:
     """Why these inputs are no life of block tables, in one sentence; ``None`` if they are one.
 
     In this order: an operation that does not exist, or with other values than it has; a gather of no mapping;
-    ``refilled`` that is no bool; mappings and a buffer that are no rows of numbers, of two dtypes, or a buffer that is
-    too small.
+    ``refilled`` that is no bool; mappings and a buffer that are no rows of numbers; a buffer that is refilled and does
+    not have a mapping's dtype, or is too small.
     """
     try:
         for number, operation in enumerate(cast(Any, inputs["operations"])):
@@ -70,7 +70,9 @@ def _refuse_bad_mappings(inputs: Inputs) -> None:
     for name, value in (rows | {"idx_buffer": buffer}).items():
         if not isinstance(value, Array) or value.data.ndim != 1:
             raise ContractError(name, value, "it must be a tensor of one dimension")
-        if value.dtype not in ("int32", "int64") or value.dtype != buffer.dtype:
-            raise ContractError(name, value.dtype, "the dtype must be int32 or int64, and that of idx_buffer")
+        if value.dtype not in ("int32", "int64"):
+            raise ContractError(name, value.dtype, "the dtype must be int32 or int64")
+        if inputs["refilled"] and value.dtype != buffer.dtype:
+            raise ContractError(name, value.dtype, f"idx_buffer, which is refilled, has the dtype {buffer.dtype}")
         if inputs["refilled"] and value.data.size > buffer.data.size:
             raise ContractError(name, value.data.size, f"idx_buffer, which is refilled, has {buffer.data.size}")
