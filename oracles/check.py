@@ -30,6 +30,7 @@ from oracles.lines import line_of, traceback_of, with_line
 from oracles.memory import Memory, poison, torch_dtype
 from oracles.notation import with_bits
 from oracles.providers.base import Implementation
+from oracles.recompilations import Recompilations
 from oracles.verdict import (
     CompileError,
     Crash,
@@ -53,10 +54,6 @@ from oracles.verdict import (
 
 SAFETY = (OutOfBoundsRead, OutOfBoundsWrite, InputMutated, Crash)
 """What is judged where the contract promises memory safety only."""
-
-MOST_COMPILATIONS = 2
-"""Compilations a dtype and mode that G6 allows."""
-
 
 MOST_SUSPECTS = 8
 """Lines of a kernel that are tried, one call each, to tell which one read what nobody had written."""
@@ -84,7 +81,7 @@ class Subject:
     implementation: Implementation
     function: Callable[..., Any]
     backend: Backend
-    compilations: dict[str, set[str]] = field(default_factory=dict)
+    compilations: Recompilations = field(default_factory=Recompilations)
     after_call: Callable[[], None] | None = None
 
     def run(self, inputs: Inputs, variation: Variation) -> Run:
@@ -314,16 +311,8 @@ def _read_of_poison(subject: Subject, inputs: Inputs, run: Run, pair: Pair) -> s
     return f": it read {unwritten}" if unwritten else ""
 
 
-def _recompilations(subject: Subject, inputs: Inputs, run: Run) -> list[Failure]:
+def _recompilations(subject: Subject, inputs: Inputs, run: Run) -> list[Recompiled]:
     """G6: at most two compilations of a kernel a dtype and mode, counted over all cases of this worker."""
     mode = ", ".join(f"{item.name}={item.mode(inputs[item.name])}" for item in subject.contract.inputs)
-    keys = subject.compilations.setdefault(mode, set())
-    keys.update(run.compilations)
-    if not subject.backend.judges_compilations:
-        return []
-    found: list[Failure] = []
-    for kernel in sorted({key.split(" ")[0] for key in keys}):
-        own = sorted(key for key in keys if key.split(" ")[0] == kernel)
-        if len(own) > MOST_COMPILATIONS:
-            found.append(Recompiled(kernel, f"{len(own)} compilations for {mode}: {'; '.join(own)}"))
-    return found
+    subject.compilations.note(mode, run.compilations)
+    return subject.compilations.failures(mode) if subject.backend.judges_compilations else []

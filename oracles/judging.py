@@ -205,7 +205,7 @@ class Judging:
     def _progress(self, *, done: bool = False) -> None:
         counts = self.counts
         counts.done = done
-        counts.compilations = sum(len(keys) for keys in self.subject.compilations.values())
+        counts.compilations = len(self.subject.compilations)
         counts.noted = tally.taken()
         backend = self.subject.backend
         if isinstance(backend, CountsInstructions):
