@@ -145,11 +145,9 @@ def _collect(contract: Contract, run: Run, result: Any) -> None:
     buffers = [item.name for item in contract.inputs if item.inout]
     for name in buffers:
         run.outputs[name] = _copy(run, name, run.arguments[name])
-    values = _named(returned, buffers, result)
-    if values is None:
-        count = len(result) if isinstance(result, tuple | list) else 1
-        described = f"{type(result).__name__} with {count} items" if count != 1 else type(result).__name__
-        run.misshapen.append(WrongShape("outputs", f"returned {described}; the contract has {', '.join(returned)}"))
+    values = _named(returned, {name: run.arguments[name] for name in buffers}, result)
+    if isinstance(values, str):
+        run.misshapen.append(WrongShape("outputs", values))
         return
     for name, value in values.items():
         run.outputs[name] = _copy(run, name, value)
@@ -181,19 +179,51 @@ def _name_after_output(run: Run, name: str, value: Any) -> None:
             run.failures[at] = type(item)(name, item.detail.replace(region.name, name))
 
 
-def _named(names: Sequence[str], buffers: Sequence[str], result: Any) -> dict[str, Any] | None:
-    """The results by name: a tuple or list in order, a mapping by the same names, or a single value alone.
+def _named(names: Sequence[str], buffers: Mapping[str, Any], result: Any) -> dict[str, Any] | str:
+    """The results by name, or what is wrong: a tuple or list in order, a mapping by the same names, or one value alone.
 
-    In/out buffers may be returned behind the outputs. They are judged where they were passed.
+    Kernel libraries return the in/out buffers too, behind the outputs or by their names. That is accepted of the very
+    buffers that were passed, where they are judged anyway. Without outputs, nobody looks at what is returned.
     """
     if not names:
         return {}
     if isinstance(result, Mapping):
-        return {name: result[name] for name in names} if set(names) <= set(result) else None
-    if isinstance(result, tuple | list):
-        whole = len(result) in (len(names), len(names) + len(buffers))
-        return dict(zip(names, result, strict=False)) if whole else None
-    return {names[0]: result} if len(names) == 1 else None
+        items, order = dict(result), list(result)
+        fits = set(names) <= set(result) <= {*names, *buffers}
+    else:
+        values = list(result) if isinstance(result, tuple | list) else [result]
+        order = [*names, *buffers]
+        items = dict(zip(order, values, strict=False))
+        fits = len(values) in (len(names), len(order))
+    if not fits:
+        more = f", and behind them may be {', '.join(buffers)}" if buffers else ""
+        return f"returned {_described(result)}; the contract has {', '.join(names)}{more}"
+    for name, buffer in buffers.items():
+        if name in items and not _is_same(items[name], buffer):
+            place = repr(name) if isinstance(result, Mapping) else f"item {1 + order.index(name)}"
+            return f"returned {_described(result)}; its {place} is not the buffer {name} that was passed"
+    return {name: items[name] for name in names}
+
+
+def _described(result: Any) -> str:
+    if isinstance(result, Mapping):
+        return f"{type(result).__name__} with {', '.join(map(str, result)) or 'nothing'}"
+    count = len(result) if isinstance(result, tuple | list) else 1
+    return f"{type(result).__name__} with {count} items" if count != 1 else type(result).__name__
+
+
+def _is_same(value: Any, buffer: Any) -> bool:
+    """Whether this is the buffer that was passed, perhaps as another object; of a list, each."""
+    if isinstance(buffer, list):
+        same = isinstance(value, list | tuple) and len(value) == len(buffer)
+        return same and all(map(_is_same, value, buffer))
+    if value is buffer or not isinstance(value, torch.Tensor) or not isinstance(buffer, torch.Tensor):
+        return value is buffer
+    return plain(value, buffer.device.type) and _layout(value) == _layout(buffer)
+
+
+def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
 def _copy(run: Run, name: str, value: Any, depth: int = 3) -> Any:

@@ -7,22 +7,33 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
 
 from oracles.arrays import DTYPES, Array, Inputs, Value, arrays_of
 from oracles.notation import listed, plain
+from oracles.state import free
 
 SCHEMA = 1
 INLINE_ELEMENTS = 4096
+
+MOST_BYTES = 1 << 26
+"""Of a document. 4,096 elements take 150 KiB at most, and no contract has more than a few dozen arrays."""
+
+MOST_ARRAY_BYTES = 1 << 30
+"""Of an array in the file beside a document: far more than any input has."""
+
+HEADER = 1 << 16
+"""Bytes that NumPy may put before an array."""
 
 LONGEST_SCALAR = 600
 """Characters of a scalar, or of a list of them, in a summary."""
@@ -70,7 +81,11 @@ class Case:
         return case_id(self.contract, self.inputs)
 
     def save(self, path: Path) -> Path:
-        """Write the document (and its ``.npz``) so that a crash leaves the old file or the new one, never half."""
+        """Write the document (and its ``.npz``) so that a crash leaves the old file or the new one, never half.
+
+        Where a folder has the name of one of them, the case is named otherwise. Returns the document's path.
+        """
+        path = free(path, ".npz")
         large: dict[str, np.ndarray] = {}
         inputs = {name: _encode(name, value, large) for name, value in self.inputs.items()}
         document = Document(
@@ -93,11 +108,13 @@ class Case:
 
     @classmethod
     def load(cls, path: Path) -> Case:
-        """Read a case file. Refused: unknown fields, wrong types or shapes, another schema, a truncated file."""
+        """Read a case file.
+
+        Refused: what is no regular file, more than ``MOST_BYTES``, unknown fields, wrong types or shapes, another
+        schema, a truncated file.
+        """
         try:
-            document = msgspec.json.decode(path.read_bytes(), type=Document)
-        except OSError as error:
-            raise CaseError(f"{path}: cannot be read: {error.strerror}") from error
+            document = msgspec.json.decode(_content(path), type=Document)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise CaseError(f"{path}: {error}") from error
         if document.schema != SCHEMA:
@@ -116,6 +133,27 @@ class Case:
             verdict=document.verdict,
             environment=document.environment,
         )
+
+
+def _content(path: Path) -> bytes:
+    with _opened(path) as stream:
+        content = stream.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise CaseError(f"{path}: larger than {MOST_BYTES >> 20} MiB, which no case is: large arrays lie beside it")
+    return content
+
+
+def _opened(path: Path) -> BinaryIO:
+    """A file for reading. Refused: what is none, such as a pipe that nobody writes to, or a device without end."""
+    try:
+        # A pipe is not waited for; that it is none is looked at once it is open, when nobody can replace it any more.
+        stream = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    except OSError as error:
+        raise CaseError(f"{path}: cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        stream.close()
+        raise CaseError(f"{path}: cannot be read: it is no regular file")
+    return stream
 
 
 def case_id(contract: str, inputs: Inputs) -> str:
@@ -199,7 +237,8 @@ def _decode_array(name: str, value: dict[str, Any], path: Path) -> Array:
     if document.data is not None:
         data = _inline(name, document, dtype)
     else:
-        data = _from_npz(name, str(document.npz), path.with_suffix(".npz"))
+        size = dtype.itemsize * int(np.prod(shape, dtype=object))
+        data = _from_npz(name, str(document.npz), path.with_suffix(".npz"), size)
     if data.dtype != dtype or data.size != int(np.prod(shape, dtype=object)) or any(n < 0 for n in shape):
         raise ValueError(f"{name}: {data.size} values of {data.dtype} do not fill {document.dtype} {list(shape)}")
     strides = None if document.strides is None else tuple(document.strides)
@@ -235,10 +274,16 @@ def _floats(items: list[int | float | str], dtype: np.dtype) -> np.ndarray:
     return data
 
 
-def _from_npz(name: str, key: str, path: Path) -> np.ndarray:
+def _from_npz(name: str, key: str, path: Path, size: int) -> np.ndarray:
+    """An array of that many bytes. What the archive would unpack to is looked at before it is."""
     try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+        with _opened(path) as stream, np.load(stream, allow_pickle=False) as archive:
+            there = archive.zip.getinfo(f"{key}.npy").file_size
+            if not 0 <= size <= min(there, MOST_ARRAY_BYTES) or there > size + HEADER:
+                raise ValueError(f"{there} bytes do not hold an array of {size}, at most {MOST_ARRAY_BYTES}")
             return np.asarray(archive[key])
+    except CaseError as error:
+        raise ValueError(f"{name}: {error}") from error
     except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{name}: {path}: {error}") from error
 

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
@@ -29,7 +30,7 @@ from oracles.report import document, text
 from oracles.results import PROFILES, Result, Settings
 from oracles.run import Execution, Plan, default_backend, interrupted, plan
 from oracles.state import complaint
-from oracles.usage import FINDINGS, INTERRUPTED, NOTHING_JUDGED, PASSED, Command, load_case
+from oracles.usage import FINDINGS, INTERRUPTED, NOTHING_JUDGED, PASSED, Command, Group, load_case
 
 CORPUS = Path(__file__).parents[1] / "corpus"
 """Kept cases: public bugs and past findings. They come with a checkout, not with an installed package."""
@@ -90,15 +91,16 @@ def _implementation_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
-_state_option = click.option(
-    "--state",
-    type=_StateFolder(file_okay=False, path_type=Path),
-    default=Path(".oracles"),
-    envvar="ORACLES_STATE",
-    show_default=True,
-    show_envvar=True,
-    help="Folder for findings and for what must survive a kill.",
-)
+def _state_option(kind: type[click.Path] = _StateFolder) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(
+        "--state",
+        type=kind(file_okay=False, path_type=Path),
+        default=Path(".oracles"),
+        envvar="ORACLES_STATE",
+        show_default=True,
+        show_envvar=True,
+        help="Folder for findings and for what must survive a kill.",
+    )
 
 
 _time_limit_option = click.option(
@@ -109,7 +111,7 @@ _time_limit_option = click.option(
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)
 @click.version_option(package_name="metadata-oracles")
 def main() -> None:
     """Test oracles for the metadata that LLM servers compute on AMD GPUs.
@@ -179,7 +181,7 @@ def list_command() -> None:
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write results as JSON.")
 @click.option("--no-known", is_flag=True, help="Report known findings like new ones.")
 @click.option("--require", is_flag=True, help="Fail if anything asked for is missing or could not be judged.")
-@_state_option
+@_state_option()
 def check(
     contracts: tuple[str, ...],
     specs: tuple[str, ...],
@@ -267,18 +269,39 @@ def _execute(execution: Execution, planned: Plan, json_path: Path | None) -> int
             if result.complete:
                 bars.update(rows[id(result)], total=1, completed=1)
 
-        # What CI sends to cancel a job ends a run like Ctrl-C: with a report.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        _hear_signals()
         try:
             execution.run(tell)
         except KeyboardInterrupt:
             code = INTERRUPTED
+    if json_path is not None:
+        document.write(json_path, execution.results)
     if code:
         errors.print("interrupted: what was found so far", style="yellow")
     text.show(Console(), execution.results)
-    if json_path is not None:
-        document.write(json_path, execution.results)
     return code
+
+
+def _hear_signals() -> None:
+    """What CI sends to cancel a job, and a terminal that closes, end a run like Ctrl-C: with a report.
+
+    Not a signal that whoever started the command wants ignored, as `nohup` does.
+    """
+    for number, handler in ((signal.SIGTERM, signal.default_int_handler), (signal.SIGHUP, _hung_up)):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+def _hung_up(number: int, frame: FrameType | None) -> None:
+    """End like Ctrl-C. A terminal that is gone takes no report: nobody may fail who writes one."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        try:
+            os.write(stream, b"")
+        except OSError:
+            os.dup2(nowhere, stream)
+    os.close(nowhere)
+    raise KeyboardInterrupt
 
 
 def _tell_interrupted(state: Path) -> None:
@@ -293,7 +316,7 @@ def _tell_interrupted(state: Path) -> None:
 @click.argument("case", type=click.Path(dir_okay=False, path_type=Path))
 @_implementation_options
 @_time_limit_option
-@_state_option
+@_state_option()
 def replay(
     case: Path, specs: tuple[str, ...], backends: tuple[str, ...], time_limit: float | None, state: Path
 ) -> None:
@@ -319,7 +342,7 @@ def replay(
 @click.argument("case", type=click.Path(dir_okay=False, path_type=Path))
 @_implementation_options
 @_time_limit_option
-@_state_option
+@_state_option(click.Path)  # without an implementation, none is needed
 def explain(
     case: Path, specs: tuple[str, ...], backends: tuple[str, ...], time_limit: float | None, state: Path
 ) -> None:
@@ -337,6 +360,9 @@ def explain(
         if specs:
             raise
         gone = f"the implementation that it was found with cannot be shown: {error}"
+    reason = complaint(state) if planned.tasks else None
+    if reason is not None:
+        raise click.BadParameter(reason, param_hint="'--state'")
     shown = explanation(loaded, case, planned, Settings(PROFILES["ci"], state=state, time_limit=time_limit))
     Console().print("\n\n".join(filter(None, (shown, gone))), markup=False, highlight=False, soft_wrap=True)
 

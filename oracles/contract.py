@@ -24,8 +24,9 @@ class Input:
     """One argument. ``device`` tensors may not be read by the host; ``host`` tensors and scalars may.
 
     ``inout``: a buffer that the call writes. ``many``: a list of tensors, or of scalars and lists of them, instead
-    of one. A kernel may be compiled for the value of a scalar that is a ``compiled`` size, and for the lengths of a
-    tensor's ``compiled_axes``; for no other number (G6).
+    of one. ``optional``: it may be ``None``; of ``many``, each may. ``text``: a scalar that is a word and no number.
+    A kernel may be compiled for the value of a scalar that is a ``compiled`` size, and for the lengths of a tensor's
+    ``compiled_axes``; for no other number (G6).
     """
 
     name: str
@@ -33,6 +34,8 @@ class Input:
     doc: str
     inout: bool = False
     many: bool = False
+    optional: bool = False
+    text: bool = False
     compiled: bool = False
     compiled_axes: tuple[int, ...] = ()
 
@@ -47,12 +50,38 @@ class Input:
             return str(value)
         return type(value).__name__
 
-    @property
-    def type(self) -> Any:
-        """What a value may be, ``None`` apart."""
-        if self.many:
-            return tuple
-        return (int | float | str) if self.role == "scalar" else Array
+    def complaint(self, value: Any, *, scalars: bool = True) -> str | None:
+        """Why this is no value of the argument, in one sentence: where, what and the rule. Else ``None``.
+
+        A tensor has to be one, and a scalar none; with ``scalars``, those must be words or numbers as declared, too.
+        """
+        if not self.many:
+            return self._fault(self.name, value, scalars=scalars)
+        if not isinstance(value, tuple):
+            return _broken(self.name, value, "a list")
+        faults = (self._fault(f"{self.name}[{at}]", item, scalars=scalars) for at, item in enumerate(value))
+        return next(filter(None, faults), None)
+
+    def _fault(self, place: str, value: Any, *, scalars: bool) -> str | None:
+        if value is None and self.optional:
+            return None
+        if self.role != "scalar":
+            fits, rule = isinstance(value, Array), "a tensor"
+        elif scalars:
+            fits, rule = isinstance(value, str if self.text else int | float), "a str" if self.text else "a number"
+        else:
+            fits, rule = not _has_array(value), "no tensor"
+        return None if fits else _broken(place, value, f"{rule} or None" if self.optional else rule)
+
+
+def _has_array(value: Any) -> bool:
+    return any(map(_has_array, value)) if isinstance(value, tuple) else isinstance(value, Array)
+
+
+def _broken(place: str, value: Any, rule: str) -> str:
+    shown = f"a tensor {value.dtype}{list(value.shape)}" if isinstance(value, Array) else repr(value)
+    shown = "a list with tensors" if isinstance(value, tuple) and _has_array(value) else shown
+    return f"{place}: {shown} breaks the rule: it must be {rule}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +231,10 @@ class Contract:
         return f"{self.family}.{self.name}"
 
     def complaint(self, inputs: Inputs) -> str | None:
-        """Why these are no inputs of this contract: other names, a scalar for a tensor, no case. Else ``None``."""
+        """Why these are no inputs of this contract: other names, another kind of value, no case. Else ``None``.
+
+        The values of scalars are for ``complains`` to judge, where there is one.
+        """
         names = [item.name for item in self.inputs]
         for name in inputs:
             if name not in names:
@@ -210,11 +242,9 @@ class Contract:
         for item in self.inputs:
             if item.name not in inputs:
                 return f"{item.name} is missing; {self.full_name} has {', '.join(names)}"
-            value = inputs[item.name]
-            if value is None or isinstance(value, item.type):
-                continue
-            found = "an array" if isinstance(value, Array) else repr(value)
-            return f"{item.name} is {found}, but its role is {item.role}"
+            fault = item.complaint(inputs[item.name], scalars=self.complains is None)
+            if fault is not None:
+                return fault
         return None if self.complains is None else self.complains(inputs)
 
     def of(self, function: Callable[..., Any]) -> Contract:

@@ -247,8 +247,7 @@ class Examination:
             return
         found = self._origin() | {"choices": list(choices)}
         case = Case(contract=self.task.contract.full_name, inputs=inputs, origin=found)
-        path = self.settings.state / "findings" / f"unreduced-{item.kind}-{case.id}.json"
-        case.save(path)
+        path = case.save(self.settings.state / "findings" / f"unreduced-{item.kind}-{case.id}.json")
         self._failing.setdefault(item.key, []).append(dataclasses.replace(item, path=str(path)))
         if len(self._failing[item.key]) == 2:
             self._learn_to_avoid(session, item)

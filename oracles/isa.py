@@ -41,6 +41,7 @@ PR_SET_PDEATHSIG = 1
 class Request(msgspec.Struct):
     """What to compile, in one file; the answer goes to another one. Inputs are cases in files."""
 
+    contract: str
     spec: str
     name: str
     architecture: str
@@ -49,10 +50,11 @@ class Request(msgspec.Struct):
 
 
 class Answer(msgspec.Struct):
-    """What was compiled, each variant once, and what ended a call early."""
+    """What was compiled, each variant once, what ended a call early, and why nothing could be loaded, if so."""
 
     kernels: list[Kernel]
     errors: list[str]
+    unloaded: str = ""
 
 
 class CannotCompile(RuntimeError):
@@ -106,7 +108,7 @@ def compiled(contract: Contract, implementation: Implementation, backend: Backen
             case = Case(contract=contract.full_name, inputs=values)
             cases.append(str(case.save(Path(folder) / f"{number}.json")))
         answer, request = Path(folder) / "answer", Path(folder) / "request"
-        asked = Request(implementation.spec, implementation.name, backend.name, cases, str(answer))
+        asked = Request(contract.full_name, implementation.spec, implementation.name, backend.name, cases, str(answer))
         request.write_bytes(msgspec.msgpack.encode(asked))
         with (Path(folder) / "log").open("w+b") as log:
             code = _run(request, log, os.environ | dict(backend.environment()))
@@ -140,20 +142,24 @@ def worker(path: str) -> None:
     request = msgspec.msgpack.decode(Path(path).read_bytes(), type=Request)
     from oracles.backends.base import Variation
     from oracles.call import call
-    from oracles.providers import find, loaded
+    from oracles.providers import find, loaded, why_not_loaded
 
     backend = CompilingBackend(request.architecture)
     backend.prepare()
+    contract, unloaded = contract_by_name(request.contract), ""
     errors: list[str] = []
-    for path in request.cases:
+    try:
+        _, function = loaded(find(request.spec, contract, request.name))
+    except BaseException as error:  # a file may leave with sys.exit
+        unloaded = why_not_loaded(error)
+    for path in request.cases if not unloaded else ():
         case = Case.load(Path(path))
-        contract = contract_by_name(case.contract)
         try:
-            _, function = loaded(find(request.spec, contract, request.name))
             run = call(contract, function, backend, case.inputs, Variation())
         except Exception as error:
             errors.append(described(error))
             continue
         if run.error is not None:
             errors.append(described(run.error))
-    Path(request.answer).write_bytes(msgspec.msgpack.encode(Answer(list(backend.kernels.values()), errors)))
+    answer = Answer(list(backend.kernels.values()), errors, unloaded)
+    Path(request.answer).write_bytes(msgspec.msgpack.encode(answer))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -75,11 +76,14 @@ def _show(task: Task, inputs: list[Inputs] | None, *, lines: bool) -> bool:
     except CannotCompile as reason:
         click.echo(f"{task.label}: {reason}", err=True)
         return False
+    if answer.unloaded:
+        click.echo(f"{task.label}: could not be loaded: {answer.unloaded}", err=True)
+        return False
     click.echo(task.label)
     for values in chosen:
         click.echo(f"  input         {sizes(values)}")
     for kernel in answer.kernels:
         click.echo("\n" + "\n".join(description(kernel, lines=lines)))
-    for error in answer.errors:
-        click.echo(f"{task.label}: a call raised {error}", err=True)
+    for error, count in Counter(answer.errors).items():
+        click.echo(f"{task.label}: {'a call' if count == 1 else f'{count} calls'} raised {error}", err=True)
     return bool(answer.kernels)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from oracles.backends import all_backends, by_name
 from oracles.backends.base import Backend
-from oracles.case import Case, CaseError
+from oracles.case import Case
 from oracles.contract import Contract
-from oracles.contracts import UnknownContract, all_contracts, select
+from oracles.contracts import all_contracts, select
 from oracles.contracts import by_name as contract_by_name
 from oracles.domain import Replay, Sampler
 from oracles.examine import Examination
@@ -144,24 +144,22 @@ def interrupted(state: Path) -> list[Interrupted]:
     """Leftovers of killed runs, each written down as a case file."""
     found = []
     for meta, running in leftovers(state / "running"):
-        case = _case_of(meta, running, state / "interrupted")
-        if case is None:
+        try:
+            case = _case_of(meta, running, state / "interrupted")
+        except Exception:  # written by another release, whose choices mean something else here, or by nobody of ours
             continue
         path = case.save(state / "interrupted" / f"{case.id}.json")
-        found.append(Interrupted(meta, path, replay_command(path, meta.spec, meta.backend)))
+        found.append(Interrupted(meta, path, replay_command(path, meta.spec, meta.backend, meta.time_limit)))
     return found
 
 
-def _case_of(meta: Meta, running: Running, folder: Path) -> Case | None:
-    try:
-        if running.path is not None:
-            return Case.load(Path(running.path))
-        contract = contract_by_name(meta.contract)
-        if running.choices is not None and (running.choices or running.index < 0):
-            inputs = contract.domain(Replay(running.choices))
-        else:
-            inputs = contract.domain(Sampler(running.seed, running.index))
-    except (UnknownContract, CaseError, ValueError):
-        return None  # written by another release, whose choices mean something else here
+def _case_of(meta: Meta, running: Running, folder: Path) -> Case:
+    if running.path is not None:
+        return Case.load(Path(running.path))
+    contract = contract_by_name(meta.contract)
+    if running.choices is not None and (running.choices or running.index < 0):
+        inputs = contract.domain(Replay(running.choices))
+    else:
+        inputs = contract.domain(Sampler(running.seed, running.index))
     found = origin(meta.spec, meta.name, meta.backend, folder)
     return Case(contract=meta.contract, inputs=inputs, origin=found)

@@ -103,7 +103,11 @@ class Session:
         self.time_limit = task.backend.time_limit if time_limit is None else time_limit
         self.bound: Bound | None = None
         self._meta = Meta(
-            task.contract.full_name, task.implementation.spec, task.implementation.name, task.backend.name
+            task.contract.full_name,
+            task.implementation.spec,
+            task.implementation.name,
+            task.backend.name,
+            None if self.time_limit == task.backend.time_limit else self.time_limit,
         )
         state = state.absolute()  # a callable may change the worker's folder
         self._slot = Slot(state / "running" / f"{os.getpid()}-{next(_numbers)}.slot", create=self._meta)

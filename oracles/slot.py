@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import mmap
 import os
+import stat
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from time import monotonic
 
 import msgspec
 
-from oracles.state import StateError
+from oracles.state import StateError, free
 
 META = 8192
 HEADER = struct.Struct("<8sIIdqqqI4x")
@@ -37,6 +38,8 @@ class Meta(msgspec.Struct):
     spec: str
     name: str
     backend: str
+    time_limit: float | None = None
+    """Seconds for a case, where they are not the backend's own."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +60,14 @@ class Running:
 class Slot:
     """One worker's slot. Created and locked by the parent, written by the worker.
 
-    Refused with ``StateError``: a folder in which no file can be made.
+    Refused with ``StateError``: a folder in which no file can be made. ``path`` is a new slot's name, or near to it
+    where a folder has that name.
     """
 
     def __init__(self, path: Path, *, create: Meta | None = None) -> None:
-        self.path = path
+        self.path = path if create is None else free(path)
         if create is not None:
-            self._fd = _created(path, create)
+            self._fd = _created(self.path, create)
         else:
             self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -139,7 +143,7 @@ def _created(path: Path, create: Meta) -> int:
     meta = msgspec.json.encode(create)
     if len(meta) > META:
         raise ValueError(f"meta: {len(meta)} bytes do not fit into {META}")
-    partial = path.with_name(f".{path.name}")
+    partial = free(path.with_name(f".{path.name}"))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial.write_bytes(meta.ljust(SIZE, b"\0"))
@@ -155,23 +159,40 @@ def _created(path: Path, create: Meta) -> int:
 
 
 def leftovers(directory: Path) -> Iterator[tuple[Meta, Running]]:
-    """Cases that were running when an earlier run was killed. Each is reported once."""
+    """Cases that were running when an earlier run was killed. Each is reported once.
+
+    What is no slot stays where it is, unless it is a file with a slot's name.
+    """
     for path in sorted(directory.glob("*.slot")):
-        try:
-            slot = Slot(path)
-        except (OSError, ValueError):
-            path.unlink(missing_ok=True)  # shorter than a slot: its run died while it made the file
-            continue
-        try:
-            fcntl.flock(slot._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            slot.close()
+        slot = _abandoned(path)
+        if slot is None:
             continue
         running = slot.running()
         try:
             meta = slot.meta()
         except msgspec.MsgspecError:
             running = None
-        slot.close(remove=True)
+        with contextlib.suppress(OSError):  # it is another user's, in a folder that all may write to
+            slot.close(remove=True)
         if running is not None:
             yield meta, running
+
+
+def _abandoned(path: Path) -> Slot | None:
+    """The slot of a file, locked, unless its run goes on, or it is none."""
+    try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            return None
+        slot = Slot(path)
+    except OSError:
+        return None
+    except ValueError:
+        with contextlib.suppress(OSError):
+            path.unlink()  # shorter than a slot: its run died while it made the file
+        return None
+    try:
+        fcntl.flock(slot._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        slot.close()
+        return None
+    return slot

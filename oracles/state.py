@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 from pathlib import Path
@@ -12,6 +13,21 @@ FOLDERS = ("running", "findings", "interrupted")
 
 class StateError(RuntimeError):
     """The state folder cannot be used; the message names the place and what the operating system said."""
+
+
+def free(path: Path, *suffixes: str) -> Path:
+    """The path, or one beside it with a number, where a folder that somebody made has its name.
+
+    ``suffixes`` are those of further files that belong to it.
+    """
+    place, numbers = path, itertools.count(1)
+    while any(_is_folder(place.with_suffix(suffix)) for suffix in {path.suffix, *suffixes}):
+        place = path.with_name(f"{path.stem}-{next(numbers)}{path.suffix}")
+    return place
+
+
+def _is_folder(path: Path) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path)
 
 
 def complaint(state: Path) -> str | None:

@@ -18,6 +18,17 @@ from oracles.state import StateError
 PASSED, FINDINGS, USAGE, NOTHING_JUDGED, INTERRUPTED = 0, 1, 2, 3, 130
 
 
+class Group(click.Group):
+    """All commands. Interrupted anywhere, they end with 130 and nothing else is said."""
+
+    def invoke(self, context: click.Context) -> Any:
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(context)
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(INTERRUPTED) from None
+
+
 class Command(click.Command):
     """A command whose usage errors name the argument, the value and the rule, and exit with 2."""
 

@@ -350,6 +350,7 @@ CONTRACTS = (
             Input(
                 name="checkpoint_offsets",
                 role="host",
+                optional=True,
                 doc="int32 or int64 [P], tokens from the request's first one (0 = none), or None",
             ),
         ),

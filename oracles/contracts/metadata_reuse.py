@@ -112,11 +112,11 @@ def _inputs() -> tuple[Input, ...]:
     def scalar(name: str, doc: str, *, many: bool = False, compiled: bool = False) -> Input:
         return Input(name=name, role="scalar", doc=doc, many=many, compiled=compiled)
 
-    def device(name: str, doc: str) -> Input:
-        return Input(name=name, role="device", doc=doc, many=True)
+    def device(name: str, doc: str, *, optional: bool = False) -> Input:
+        return Input(name=name, role="device", doc=doc, many=True, optional=optional)
 
-    def host(name: str, doc: str) -> Input:
-        return Input(name=name, role="host", doc=doc, many=True)
+    def host(name: str, doc: str, *, optional: bool = False) -> Input:
+        return Input(name=name, role="host", doc=doc, many=True, optional=optional)
 
     return (
         scalar("groups", "for each KV-cache group its family and the fields of its spec", many=True, compiled=True),
@@ -133,9 +133,13 @@ def _inputs() -> tuple[Input, ...]:
         host("query_start_loc_cpu", "the same values on the host"),
         device("seq_lens", "for each step int32 [R], tokens, the queries included"),
         host("seq_lens_cpu", "the same values on the host"),
-        host("is_prefilling", "for each step bool [R], whether prompt tokens are left"),
-        device("num_accepted_tokens", "for each step int32 [R] or None, tokens that are kept of the last drafts"),
-        host("num_decode_draft_tokens_cpu", "for each step int32 [R] or None, drafts; -1: none"),
+        host("is_prefilling", "for each step bool [R] or None, whether prompt tokens are left", optional=True),
+        device(
+            "num_accepted_tokens",
+            "for each step int32 [R] or None, tokens that are kept of the last drafts",
+            optional=True,
+        ),
+        host("num_decode_draft_tokens_cpu", "for each step int32 [R] or None, drafts; -1: none", optional=True),
         scalar("num_actual_tokens", "for each step int, tokens with a graph's padding", many=True),
         scalar("full_graph", "for each step bool, whether its kernels run from a full graph", many=True),
         device("block_tables", "for each step and group int32 [R, M], block ids"),

@@ -70,11 +70,12 @@ def _kind(value: Any) -> str:
 
 
 def _inputs() -> tuple[Input, ...]:
-    def scalar(name: str, doc: str, *, many: bool = False) -> Input:
-        return Input(name=name, role="scalar", doc=doc, many=many)
+    def scalar(name: str, doc: str, *, many: bool = False, optional: bool = False) -> Input:
+        return Input(name=name, role="scalar", doc=doc, many=many, optional=optional)
 
-    def device(name: str, doc: str, *axes: int) -> Input:
-        return Input(name=name, role="device", doc=f"for each step {doc}", many=True, compiled_axes=axes)
+    def device(name: str, doc: str, *axes: int, optional: bool = False) -> Input:
+        doc = f"for each step {doc}"
+        return Input(name=name, role="device", doc=doc, many=True, optional=optional, compiled_axes=axes)
 
     return (
         scalar("kind", "for each step real, dummy (no token has a slot) or profiling (no slot mapping)", many=True),
@@ -85,11 +86,15 @@ def _inputs() -> tuple[Input, ...]:
         device("kv_c", "float [T, L], latents"),
         device("k_pe", "float [T, P], keys, to be rotated"),
         device("positions", f"{INDEX} [T], rows of the table, clamped into it"),
-        device("slot_mapping", f"{INDEX} [<= T], where in the cache; -1: nowhere; None in a profiling step"),
+        device(
+            "slot_mapping",
+            f"{INDEX} [<= T], where in the cache; -1: nowhere; None in a profiling step",
+            optional=True,
+        ),
         Input(name="cos", role="device", doc="that float or float32 [max_pos, P/2]"),
         Input(name="sin", role="device", doc="as cos"),
-        scalar("k_scale", "float > 0, what float8 is divided by, or None for 1"),
-        scalar("q_scale", "None"),
+        scalar("k_scale", "float > 0, what float8 is divided by, or None for 1", optional=True),
+        scalar("q_scale", "None", optional=True),
         scalar("is_neox", "bool, pairs (i, i + P/2) or (2i, 2i + 1)"),
         scalar("cache_dtype", "auto, float8_e4m3fn or float8_e4m3fnuz"),
         scalar("refilled", "bool; True: all steps are views of the same tensors, refilled before each"),

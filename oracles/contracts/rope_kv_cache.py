@@ -27,10 +27,15 @@ CONTRACTS = (
             Input(name="sin", role="device", doc="as cos"),
             Input(name="positions", role="device", doc=f"{INDEX} [T], rows of the table, clamped into it"),
             Input(name="slot_mapping", role="device", doc=f"{INDEX} [<= T], where in the cache; -1: nowhere"),
-            Input(name="k_scale", role="scalar", doc="float > 0, what float8 is divided by, or None for 1"),
-            Input(name="q_scale", role="scalar", doc="None"),
+            Input(
+                name="k_scale",
+                role="scalar",
+                optional=True,
+                doc="float > 0, what float8 is divided by, or None for 1",
+            ),
+            Input(name="q_scale", role="scalar", optional=True, doc="None"),
             Input(name="is_neox", role="scalar", doc="bool, pairs (i, i + P/2) or (2i, 2i + 1)"),
-            Input(name="cache_dtype", role="scalar", doc="auto, float8_e4m3fn or float8_e4m3fnuz"),
+            Input(name="cache_dtype", role="scalar", text=True, doc="auto, float8_e4m3fn or float8_e4m3fnuz"),
             Input(
                 name="kv_cache",
                 role="device",

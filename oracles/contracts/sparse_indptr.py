@@ -115,7 +115,12 @@ CONTRACTS = (
         inputs=(
             Input(name="seq_lens", role="device", doc=f"{INDEX}, any shape, tokens"),
             Input(name="dcp_size", role="scalar", compiled=True, doc="int >= 1, ranks"),
-            Input(name="dcp_rank", role="scalar", doc="int in 0..dcp_size-1, or None: all, as a last axis"),
+            Input(
+                name="dcp_rank",
+                role="scalar",
+                optional=True,
+                doc="int in 0..dcp_size-1, or None: all, as a last axis",
+            ),
             Input(name="interleave", role="scalar", compiled=True, doc="int >= 1, neighbouring tokens on one rank"),
         ),
         outputs=(Output(name="local_seq_lens", doc="int32, the shape of seq_lens, and the ranks' axis"),),

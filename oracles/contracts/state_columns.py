@@ -15,7 +15,9 @@ from oracles.contracts._state_relations import COLUMNS_RELATIONS
 INDEX = "int32 or int64"
 STARTS = Input(name="query_start_loc", role="device", doc=f"{INDEX} [R+1], first query of each request")
 HOST_STARTS = Input(name="query_start_loc_cpu", role="host", doc=f"{INDEX} [R+1], the same values on the host")
-PREFILLING = Input(name="is_prefilling", role="host", doc="bool [R] or None, whether prompt tokens are left")
+PREFILLING = Input(
+    name="is_prefilling", role="host", optional=True, doc="bool [R] or None, whether prompt tokens are left"
+)
 
 STAGING = (
     Input(name="state_indices", role="device", compiled_axes=(1,), doc="int32 [D, 1+S], state blocks of each row"),
@@ -36,7 +38,7 @@ CONTRACTS = (
         inputs=(
             Input(name="block_table", role="device", doc="int32 [R, M], state blocks"),
             Input(name="seq_lens", role="device", doc=f"{INDEX} [R], tokens, the queries included"),
-            Input(name="mamba_cache_mode", role="scalar", doc="none, align or all"),
+            Input(name="mamba_cache_mode", role="scalar", text=True, doc="none, align or all"),
             Input(name="block_size", role="scalar", compiled=True, doc="int >= 1, tokens a state block"),
             Input(name="num_speculative_blocks", role="scalar", compiled=True, doc="int S >= 0"),
         ),
@@ -134,7 +136,12 @@ CONTRACTS = (
             HOST_STARTS,
             Input(name="seq_lens_cpu", role="host", doc=f"{INDEX} [R], tokens, the queries included"),
             PREFILLING,
-            Input(name="num_decode_draft_tokens_cpu", role="host", doc=f"{INDEX} [R] or None, drafts; -1: none"),
+            Input(
+                name="num_decode_draft_tokens_cpu",
+                role="host",
+                optional=True,
+                doc=f"{INDEX} [R] or None, drafts; -1: none",
+            ),
             Input(
                 name="num_speculative_tokens",
                 role="scalar",

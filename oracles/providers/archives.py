@@ -50,6 +50,10 @@ class ArchiveTree:
             raise ProviderError(f"{self.path}: {info.filename} is a symbolic link")
         return decoded(self._content(info), f"{self.path}: {info.filename}")
 
+    def has(self, package: str) -> bool:
+        """Whether the name of an entry begins so."""
+        return any(name.startswith(f"{self._prefix}{package}/") for name in self._entries)
+
     def close(self) -> None:
         """Let go of the file."""
         self._zip.close()

@@ -60,6 +60,10 @@ class GitTree:
             raise ProviderError(f"{where}: git cannot read it; a partial clone has to be completed first")
         return decoded(content, where)
 
+    def has(self, package: str) -> bool:
+        """Whether the folder was committed; git keeps none that is empty."""
+        return bool(self._git("ls-tree", "-z", "--full-tree", self.commit, "--", f"{package}/"))
+
     def _git(self, *arguments: str) -> bytes | None:
         """What a git command prints, or ``None`` where it fails."""
         try:

@@ -26,6 +26,9 @@ class Tree(Protocol):
     def read(self, path: str) -> str | None:
         """The text of a file, its line ends unified, or ``None`` where the tree has no such file."""
 
+    def has(self, package: str) -> bool:
+        """Whether there is any file in the folder of a package."""
+
 
 def checked(path: str) -> str:
     """The path itself; refused: absolute, ``..``, ``.``, empty parts, backslashes, control characters."""
@@ -58,6 +61,10 @@ class TextTree:
         """The text given for that path."""
         return self.files.get(checked(path))
 
+    def has(self, package: str) -> bool:
+        """Whether a path begins so."""
+        return any(path.startswith(f"{package}/") for path in self.files)
+
 
 class DirectoryTree:
     """A checkout, or the ``site-packages`` that a project is installed in.
@@ -84,3 +91,7 @@ class DirectoryTree:
         except (OSError, RuntimeError) as error:  # Python 3.11 and 3.12 report a loop of links as a RuntimeError
             raise ProviderError(f"{named}: cannot be read: {error}") from error
         return decoded(content, str(named))
+
+    def has(self, package: str) -> bool:
+        """Whether the folder is there, and not empty."""
+        return next((self.root / package).glob("*"), None) is not None

@@ -44,10 +44,15 @@ def implementations(
 ) -> list[Implementation]:
     """One record a binding. What this tree does not have is said in ``unsupported``, and nothing is imported yet.
 
-    A contract without a binding is left out, unless it was named on the command line.
+    A contract without a binding is left out, unless it was named on the command line. Refused with ``ProviderError``:
+    a tree without a file of the project's package.
     """
     about = project(name)
     tree = open_tree(place, about)
+    if not tree.has(about.package):
+        if isinstance(tree, ArchiveTree):
+            tree.close()
+        raise ProviderError(f"{spec}: {tree.label} is no {about.package}: there is no file of that package in it")
     if isinstance(tree, GitTree):
         # A branch may move meanwhile, and HEAD~1 means another commit tomorrow: the worker and a replay get this one.
         place = f"git+{tree.repository}@{tree.commit}"

@@ -47,7 +47,7 @@ def test_an_implementation_without_kernels_has_nothing_to_show(in_process):
 @pytest.mark.parametrize(
     ("end", "told"),
     [
-        ("raise IndexError('so there')", "a call raised IndexError: so there"),
+        ("raise IndexError('so there')", "2 calls raised IndexError: so there"),
         ("os._exit(7)", "the process that compiles ended with 7"),
     ],
 )
@@ -57,6 +57,15 @@ def test_a_call_that_ends_early_is_told(in_process, tmp_path, end, told):
     code, _, err = in_process("isa", "chunk_metadata.chunk_metadata", "--impl", "mine.py:mine")
     assert code == 3
     assert f"mine.py: mine | gfx942: {told}\n" in err
+
+
+def test_a_file_that_cannot_be_loaded_is_told_once(in_process, tmp_path):
+    kernel = "import triton\nimport no_module_here\n\n\ndef mine(**inputs):\n    triton.cdiv(1, 2)\n"
+    (tmp_path / "mine.py").write_text(kernel)
+    code, out, err = in_process("isa", "chunk_metadata.chunk_metadata", "--impl", "mine.py:mine")
+    assert (code, out) == (3, "")
+    said = "ModuleNotFoundError: No module named 'no_module_here', at mine.py:2: import no_module_here"
+    assert err == f"chunk_metadata.chunk_metadata | mine.py: mine | gfx942: could not be loaded: {said}\n"
 
 
 def test_what_is_refused(in_process, tmp_path):

@@ -172,12 +172,16 @@ def test_interrupting_while_the_implementation_is_loaded(oracles, eventually):
     assert oracles.left() == []
 
 
-def test_terminating_leaves_no_process(oracles, eventually):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_job_that_is_cancelled_or_a_terminal_that_closes_ends_with_a_report(oracles, eventually, number):
     process = started(oracles, "sleeps_on_the_first_call", "--time-limit", "600")
     eventually(lambda: asleep(oracles))
-    process.terminate()
-    process.communicate(timeout=100)
-    assert process.returncode != 0
+    process.send_signal(number)
+    out, err = process.communicate(timeout=100)
+    assert process.returncode == 130, (out, err)
+    assert "interrupted: what was found so far" in err
+    assert "Traceback" not in err
+    assert "interrupted while walking the small scope" in oracles.document()[0]["detail"]
     assert oracles.left(10) == []
 
 

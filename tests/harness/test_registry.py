@@ -139,7 +139,7 @@ def test_inputs_of_another_shape_are_complained_about(contract):
     swapped = 5 if first.role != "scalar" else array([1], "int32")
     assert "is no input of" in contract.complaint(inputs | {"another": 1})
     assert f"{first.name} is missing" in contract.complaint({n: v for n, v in inputs.items() if n != first.name})
-    assert f"its role is {first.role}" in contract.complaint(inputs | {first.name: swapped})
+    assert contract.complaint(inputs | {first.name: swapped}).startswith(f"{first.name}: ")
 
 
 @every_contract

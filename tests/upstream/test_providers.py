@@ -198,11 +198,13 @@ def test_a_directory_and_a_git_revision_give_the_same(tmp_path):
     assert implementation.load()(5) == (6, 7)
 
 
-def test_a_wheel_of_another_project_has_none_of_it(tmp_path):
-    spec = f"vllm:{make_wheel(tmp_path, {'numpy/a.py': ''}, 'numpy', '2.0')}"
-    found = resolve(spec, BOUND, named=False)
-    assert {item.provider for item in found} == {"numpy 2.0 (wheel)"}
-    assert all(item.unsupported.startswith("not in this release: there is no vllm/") for item in found)
+@pytest.mark.parametrize(("asked", "package"), [("vllm", "aiter"), ("aiter", "vllm"), ("vllm", "vllm_extras")])
+def test_a_wheel_of_another_project_is_refused(tmp_path, asked, package):
+    spec = f"{asked}:{make_wheel(tmp_path, {f'{package}/a.py': ''}, package, '2.0')}"
+    label = f"{package.replace('_', '-')} 2.0 (wheel)"
+    with pytest.raises(ProviderError) as refused:
+        resolve(spec, BOUND, named=False)
+    assert str(refused.value) == f"{spec}: {label} is no {asked}: there is no file of that package in it"
 
 
 def test_a_file_that_this_python_cannot_parse_is_said(tmp_path):

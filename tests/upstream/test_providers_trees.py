@@ -336,6 +336,13 @@ def test_git_reads_a_revision(repository):
         tree.read(":/pkg/../x")
 
 
+def test_every_tree_says_whether_it_has_a_package(repository, tmp_path):
+    (repository / "empty").mkdir()
+    trees = [TextTree({"pkg/a.py": ""}), DirectoryTree(repository, "x"), GitTree(str(repository), "v1", "pkg")]
+    trees.append(ArchiveTree(wheel(tmp_path)))
+    assert [[tree.has(name) for name in ("pkg", "pk", "empty", "a.py")] for tree in trees] == [[True] + [False] * 3] * 4
+
+
 @pytest.mark.parametrize("variable", ["GIT_DIR", "GIT_OBJECT_DIRECTORY", "GIT_WORK_TREE"])
 def test_git_is_not_redirected_by_the_environment(repository, tmp_path, monkeypatch, variable):
     monkeypatch.setenv(variable, str(tmp_path / "elsewhere"))

@@ -63,7 +63,7 @@ class CompilingBackend(CdnaBackend):
             warps=launch.metadata.num_warps,
             shared=launch.metadata.shared,
             grid=[int(size) for size in launch.grid],
-            text=driver.compiled(launch.function).text,
+            text=driver.compiled(launch).text,
             binary=binary,
         )
 

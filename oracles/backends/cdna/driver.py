@@ -20,7 +20,7 @@ from triton.runtime.cache import triton_key
 from oracles.backends.cdna import missing_other
 from oracles.backends.cdna.ir import LANES
 from oracles.backends.cdna.missing_other import Filling, Place
-from oracles.backends.cdna.relocation import relocated
+from oracles.backends.cdna.relocation import file_of, relocated
 from oracles.interception import DEVICE
 from oracles.verdict import Unsupported
 
@@ -63,26 +63,30 @@ class Function(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """One launch as the JIT asks for it; ``arguments`` pairs each parameter's name with its type and value."""
+    """One launch as the JIT asks for it; ``arguments`` pairs each parameter's name with its type and value.
+
+    ``file`` is that of the kernel's source, empty where it is not known.
+    """
 
     function: Function
     metadata: Any
     grid: tuple[Any, Any, Any]
     arguments: list[tuple[str, Any, Any]]
+    file: str = ""
 
 
 Receiver = Callable[[Launch], None]
 
-_compiled: dict[bytes, Compiled] = {}
-"""Every kernel that was compiled in this process, by its code object."""
+_compiled: dict[tuple[bytes, str], Compiled] = {}
+"""Every kernel that was compiled in this process, by its code object and its file: copies have one code object."""
 
 
-def compiled(function: Function) -> Compiled:
+def compiled(launch: Launch) -> Compiled:
     """What is known of a kernel's code. Raises :class:`Unsupported` for code that nobody compiled here."""
     try:
-        return _compiled[function.binary]
+        return _compiled[launch.function.binary, launch.file]
     except KeyError:
-        raise Unsupported(f"kernel {function.name}: it was not compiled by Triton in this process") from None
+        raise Unsupported(f"kernel {launch.function.name}: it was not compiled by Triton in this process") from None
 
 
 class _Utilities:
@@ -114,6 +118,7 @@ class _Launcher:
 
     def __init__(self, source: Any, metadata: Any) -> None:
         self._types = dict(source.signature)
+        self._file = file_of(getattr(source, "fn", None))
         self._metadata = metadata
 
     def __call__(
@@ -132,7 +137,7 @@ class _Launcher:
         if enter is not None:
             enter(about)
         arguments = [(str(name), kind, value) for (name, kind), value in zip(self._types.items(), values, strict=True)]
-        active().receive(Launch(function, self._metadata, (x, y, z), arguments))
+        active().receive(Launch(function, self._metadata, (x, y, z), arguments, self._file))
         if leave is not None:
             leave(about)
 
@@ -248,7 +253,7 @@ def _compile(
         with missing_other.filled(filling):
             kernel = original(source, target=target, options=options, **more)
         texts = relocated(kernel.asm, function)
-    _compiled[bytes(kernel.kernel)] = Compiled(texts["amdgcn"], missing)
+    _compiled[bytes(kernel.kernel), file_of(function)] = Compiled(texts["amdgcn"], missing)
     return kernel
 
 

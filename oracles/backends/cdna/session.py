@@ -79,7 +79,7 @@ class Session:
     def _launch(self, asked: driver.Launch) -> None:
         name, grid = asked.function.name, launch.grid_of(asked.grid)
         launch.refuse_unknown(name, asked.metadata)
-        code = driver.compiled(asked.function)
+        code = driver.compiled(asked)
         kernel = launch.loaded(asked.function.binary, code.text, name, self._driver.architecture)
         items = [item for argument in asked.arguments for item in launch.flattened(*argument)]
         shape = launch.Shape(grid, asked.metadata.num_warps, asked.metadata.shared)
