@@ -183,13 +183,14 @@ def _named(names: Sequence[str], buffers: Mapping[str, Any], result: Any) -> dic
     """The results by name, or what is wrong: a tuple or list in order, a mapping by the same names, or one value alone.
 
     Kernel libraries return the in/out buffers too, behind the outputs or by their names. That is accepted of the very
-    buffers that were passed, where they are judged anyway. Without outputs, nobody looks at what is returned.
+    buffers that were passed, where they are judged anyway. What a mapping has under further names is its own business.
+    Without outputs, nobody looks at what is returned.
     """
     if not names:
         return {}
     if isinstance(result, Mapping):
         items, order = dict(result), list(result)
-        fits = set(names) <= set(result) <= {*names, *buffers}
+        fits = set(names) <= set(result)
     else:
         values = list(result) if isinstance(result, tuple | list) else [result]
         order = [*names, *buffers]

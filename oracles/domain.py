@@ -42,9 +42,17 @@ HUGE_STRIDE = (1 << 31) + 8
 """A stride in elements that does not fit in 32 bits."""
 
 
+def far_stride(count: int) -> int:
+    """A stride below 2^31 whose product with the last quarter of ``count`` indices passes it.
+
+    ``count`` is at least 3. Elements behind the last one that an implementation looks at may be more than one.
+    """
+    return (1 << 31) // max((count - 1) * 3 // 4, 2) + 8
+
+
 def huge_strides(count: int) -> tuple[int, ...]:
     """Strides for ``count`` rows whose products leave 32 bits. From three rows on, one of them does not by itself."""
-    return (HUGE_STRIDE,) if count < 3 else (HUGE_STRIDE, (1 << 31) // (count - 1) + 8)
+    return (HUGE_STRIDE,) if count < 3 else (HUGE_STRIDE, far_stride(count))
 
 
 class Overrun(ValueError):

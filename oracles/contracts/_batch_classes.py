@@ -12,8 +12,9 @@ from oracles.arrays import Array, Inputs, Value, array
 from oracles.contract import Expected, Values
 from oracles.contracts._batch import Batch
 from oracles.contracts._batch_domain import Wanted, draw_batch
-from oracles.contracts._garbage import draw_dtype, draw_flavour, spoil
+from oracles.contracts._garbage import MORE_FLAVOURS, draw_dtype, draw_flavour, spoil
 from oracles.contracts._reference import answer
+from oracles.contracts._ruled_steps import RULED, draw_ruled, move_apart
 from oracles.domain import Source
 from reference.batch_classes import classify_linear_attention_batch, split_decodes_and_prefills
 from reference.state_columns import spec_token_partition
@@ -156,11 +157,16 @@ def split_traits(inputs: Inputs) -> frozenset[str]:
 
 def partition_domain(source: Source) -> Inputs:
     """A step in which some requests speculate; starts that mean nothing; or an input that must be refused."""
-    flavour = draw_flavour(source)
+    flavour = draw_flavour(source, MORE_FLAVOURS)
     if flavour == "refused":
         return _partition_refused(source)
-    batch = draw_batch(source, Wanted(kinds=3 if flavour == "engine" else 1, walked=frozenset({"padding"})))
-    kind = source.choose(("drafts", "none", "all", "every second"), weights=(5, 1, 1, 2), small=2)
+    if flavour in RULED:
+        batch = draw_ruled(source, flavour, Wanted())
+    else:
+        batch = draw_batch(source, Wanted(kinds=3 if flavour == "engine" else 1, walked=frozenset({"padding"})))
+    kind = source.choose(
+        ("drafts", "none", "all", "every second"), weights=(5, 1, 1, 2), small=1 if flavour in RULED else 2
+    )
     mask = {
         "drafts": [int(request.drafts >= 0) for request in batch.requests],
         "none": [0] * len(batch.requests),
@@ -171,11 +177,12 @@ def partition_domain(source: Source) -> Inputs:
     device = list(starts)
     if flavour == "garbage":
         spoil(source, device, types[0], near=(0, starts[-1] + 1, 1 << 20))
-    return {
+    inputs: Inputs = {
         "query_start_loc": source.view(device, types[0], small=1),
         "query_start_loc_cpu": array(starts, types[1]),
         "spec_mask_cpu": array(_padded(batch, mask), "bool"),
     }
+    return move_apart(source, inputs, "query_start_loc") if flavour == "apart" else inputs
 
 
 def _partition_refused(source: Source) -> Inputs:

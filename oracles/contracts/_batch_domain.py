@@ -54,7 +54,7 @@ SMALL = Preset(
 GENERAL = Preset(
     name="general",
     block_sizes=(16, 1, 2, 48, 64, 96, 128, 784),
-    kernel_block_sizes=(1, 8, 16, 32, 64),
+    kernel_block_sizes=(1, 8, 16, 32, 64, 48, 3),
     num_speculative_tokens=(0, 1, 2, 4, 7),
     cp_sizes=(1, 2, 4, 8, 3),
     window_reaches=(0, 1, 128, 4095),
@@ -251,7 +251,7 @@ def _interleave(source: Source, groups: Sequence[Group], cp_size: int) -> int:
     if cp_size == 1:
         return 1
     sizes = [group.block_size for group in groups if group.sharded]
-    return source.choose([n for n in (1, 2, 3, 4, 8, 16) if all(size % n == 0 for size in sizes)], small=1)
+    return source.choose([n for n in (1, 2, 3, 4, 8, 16, 7, 24, 49) if all(size % n == 0 for size in sizes)], small=1)
 
 
 def note_batch(source: Source, preset: Preset, batch: Batch) -> None:

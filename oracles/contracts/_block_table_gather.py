@@ -11,13 +11,15 @@ from oracles.arrays import Array, Inputs, Value, array
 from oracles.contract import Expected, Values
 from oracles.contracts._batch import Batch
 from oracles.contracts._batch_domain import Wanted, draw_batch
-from oracles.contracts._garbage import draw_dtype, draw_flavour, garbage, spoil
+from oracles.contracts._garbage import MORE_FLAVOURS, draw_dtype, draw_flavour, garbage, spoil
 from oracles.contracts._reference import answer
+from oracles.contracts._ruled_steps import RULED, draw_ruled, move_apart
 from oracles.contracts._table_layouts import columns_apart, draw_views
 from oracles.contracts._timeline import table_rows
 from oracles.domain import Source
 from reference.block_table import gather_block_tables, gather_block_tables_windowed
 
+TENSORS = ("block_tables", "num_blocks", "idx_mapping", "out")
 PLAIN = Wanted(groups=(0, 20), walked=frozenset({"slots", "tails", "padding"}))
 WINDOWED = Wanted(groups=(0, 20), windows=True, walked=frozenset({"slots", "windows"}))
 
@@ -33,9 +35,13 @@ def windowed_domain(source: Source) -> Inputs:
 
 
 def _drawn(source: Source, wanted: Wanted) -> Inputs:
-    flavour = draw_flavour(source)
+    flavour = draw_flavour(source, MORE_FLAVOURS)
     if flavour == "refused":
         return _refused(source, wanted)
+    if flavour in RULED:
+        inputs = from_batch(source, draw_ruled(source, flavour, wanted), windowed=wanted.windows, spoiled=False)
+        tensors = (*TENSORS, "num_computed_tokens") if wanted.windows else TENSORS
+        return move_apart(source, inputs, *tensors) if flavour == "apart" else inputs
     batch = draw_batch(
         source, wanted if flavour == "engine" else Wanted(groups=(1, 3), windows=wanted.windows, kinds=1)
     )
@@ -49,7 +55,8 @@ def from_batch(source: Source, batch: Batch, *, windowed: bool, spoiled: bool) -
     rows, computed = list(batch.idx_mapping), list(batch.computed_by_slot)
     dtype, wide = draw_dtype(source), draw_dtype(source)
     if spoiled:
-        _spoil(source, rows, dtype, counts, wide, computed if windowed else [])
+        widths = [group.columns for group in batch.groups]
+        _spoil(source, rows, dtype, counts, wide, computed if windowed else [], widths)
     tables = [batch.block_table(group) for group in groups]
     out = [left_behind(batch.num_reqs_padded, group.columns) for group in batch.groups]
     view = draw_views(source)
@@ -71,7 +78,15 @@ def left_behind(rows: int, columns: int) -> np.ndarray:
     return (np.arange(rows * columns, dtype=np.int32) % 89 + 7).reshape(rows, columns)
 
 
-def _spoil(source: Source, rows: list[int], dtype: str, counts: np.ndarray, wide: str, computed: list[int]) -> None:
+def _spoil(
+    source: Source,
+    rows: list[int],
+    dtype: str,
+    counts: np.ndarray,
+    wide: str,
+    computed: list[int],
+    widths: list[int],
+) -> None:
     """One number that means nothing, or one request twice in the batch."""
     options = [name for name, there in (("row", rows), ("count", counts.size), ("computed", computed)) if there]
     if not options:
@@ -81,7 +96,9 @@ def _spoil(source: Source, rows: list[int], dtype: str, counts: np.ndarray, wide
     if what == "row":
         spoil(source, rows, dtype, near=(-1, counts.shape[1], rows[0]))
     elif what == "count":
-        counts.flat[source.integer(0, counts.size - 1)] = garbage(source, wide, near=(-1, 1 << 20))
+        at = source.integer(0, counts.size - 1)
+        past = widths[at // counts.shape[1]] + 1
+        counts.flat[at] = garbage(source, wide, near=(-1, 1 << 20, past, past + 1))
     else:
         spoil(source, computed, wide)
 
@@ -167,7 +184,9 @@ def traits(inputs: Inputs) -> frozenset[str]:
     """What a fault may need: these names end up in buckets."""
     tables, out = cast(tuple[Array, ...], inputs["block_tables"]), cast(tuple[Array, ...], inputs["out"])
     ids, counts = cast(Array, inputs["idx_mapping"]), cast(Array, inputs["num_blocks"])
-    if ids.data.ndim != 1 or counts.data.ndim != 2 or any(table.data.ndim != 2 for table in (*tables, *out)):
+    if ids.data.ndim != 1 or ids.data.dtype.kind not in "iu" or counts.data.ndim != 2:
+        return frozenset()
+    if any(table.data.ndim != 2 for table in (*tables, *out)):
         return frozenset()
     arrays = (*tables, *out, ids, counts)
     rows = ids.data.tolist()

@@ -9,8 +9,9 @@ import numpy as np
 from oracles.arrays import Array, Inputs, Value, array
 from oracles.contract import Expected, Values
 from oracles.contracts._batch_domain import Wanted, draw_batch
-from oracles.contracts._garbage import draw_flavour
+from oracles.contracts._garbage import MORE_FLAVOURS, draw_flavour
 from oracles.contracts._reference import answer
+from oracles.contracts._ruled_steps import RULED, draw_ruled, move_apart
 from oracles.contracts._table_layouts import columns_apart, draw_views
 from oracles.domain import Source
 from reference.block_table import kernel_block_table
@@ -24,11 +25,12 @@ MOST_ELEMENTS = 20_000
 
 def domain(source: Source) -> Inputs:
     """A gathered table of a step; one whose kernel blocks do not fit int32; or an input that must be refused."""
-    flavour = draw_flavour(source)
+    flavour = draw_flavour(source, MORE_FLAVOURS)
     if flavour == "refused":
         return _refused(source)
-    parts = source.choose(PARTS, small=2)
-    gap = source.integer(0, 1 << 20, near=(0, 0, 1, 16, parts), small=2)
+    small = 1 if flavour in RULED else 2
+    parts = source.choose(PARTS, small=small)
+    gap = source.integer(0, 1 << 20, near=(0, 0, 1, 16, parts), small=small)
     if flavour == "garbage":
         low, high = -(1 << 31), (1 << 31) - 1
         ids = [
@@ -39,14 +41,16 @@ def domain(source: Source) -> Inputs:
     else:
         # Ids behind which the kernel blocks' numbers still fit, up to the last one that does.
         most = (1 << 31) // (parts + gap) - 1
-        table = draw_batch(source, ENGINE).gathered(0)
+        ruled = flavour in RULED
+        table = (draw_ruled(source, flavour, ENGINE) if ruled else draw_batch(source, ENGINE)).gathered(0)
         table = table[: MOST_ELEMENTS // max(table.shape[1] * parts, 1)]
         table = np.where(table > most, most - table % 7, table).astype(np.int32)
-    return {
+    inputs: Inputs = {
         "block_table": draw_views(source)(table, "int32"),
         "blocks_per_kernel_block": parts,
         "stride": parts + gap,
     }
+    return move_apart(source, inputs, "block_table") if flavour == "apart" else inputs
 
 
 def _refused(source: Source) -> Inputs:

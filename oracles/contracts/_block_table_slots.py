@@ -13,8 +13,9 @@ from oracles.arrays import Array, Inputs, Value, array
 from oracles.contract import Expected, Values
 from oracles.contracts._batch import Batch, Table
 from oracles.contracts._batch_domain import MOST_IDS, Wanted, draw_batch
-from oracles.contracts._garbage import draw_dtype, draw_flavour, garbage, spoil
+from oracles.contracts._garbage import MORE_FLAVOURS, draw_dtype, draw_flavour, garbage, spoil
 from oracles.contracts._reference import answer
+from oracles.contracts._ruled_steps import RULED, draw_ruled, move_apart
 from oracles.contracts._table_layouts import columns_apart, draw_views
 from oracles.contracts._timeline import Row, timeline
 from oracles.domain import Source
@@ -23,6 +24,7 @@ from reference.slot_mapping import slot_mapping, slot_mapping_hybrid
 OUTPUTS = ("slot_mapping",)
 ENGINE = Wanted(cp=True, walked=frozenset({"slots", "cp"}))
 SPOILED = Wanted(cp=True, kinds=1)
+TENSORS = ("block_table", "idx_mapping", "query_start_loc", "positions", "slot_mapping")
 WEIGHTS = {"positions": 4, "idx_mapping": 3, "query_start_loc": 2, "block_table": 2}
 """How often an input is what holds numbers that mean nothing."""
 
@@ -38,9 +40,12 @@ def hybrid_domain(source: Source) -> Inputs:
 
 
 def _drawn(source: Source, *, hybrid: bool) -> Inputs:
-    flavour = draw_flavour(source)
+    flavour = draw_flavour(source, MORE_FLAVOURS)
     if flavour == "refused":
         return _refused(source, hybrid=hybrid)
+    if flavour in RULED:
+        inputs = from_batch(source, draw_ruled(source, flavour, ENGINE), hybrid=hybrid, spoiled=False)
+        return move_apart(source, inputs, *TENSORS) if flavour == "apart" else inputs
     batch = draw_batch(source, ENGINE if flavour == "engine" else SPOILED)
     return from_batch(source, batch, hybrid=hybrid, spoiled=flavour == "garbage")
 

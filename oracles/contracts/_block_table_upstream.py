@@ -147,7 +147,7 @@ def _gather_group(inputs: Inputs, effect: Effect, group: int) -> None:
             continue
         request, known = numbers.one(row)
         request = max(min(request, FAR), -FAR)
-        count, there = blocks_of.one(group * counts.layout[0] + request)
+        count, there = blocks_of.one(_in_32_bits(group, counts.layout[0]) + request)
         effect.stray = effect.stray or not (known and there)
         effect.endless = effect.endless or count > MOST_ELEMENTS
         # Behind its row, a program reads the next one's blocks and writes into the next one's row.
@@ -157,6 +157,12 @@ def _gather_group(inputs: Inputs, effect: Effect, group: int) -> None:
         blocks, inside = source.read(request * stride + columns)
         effect.stray = effect.stray or (bool(seen.any()) and not inside)
         effect.write(group, target, row * stride + columns, np.where(seen, blocks, 0), program)
+
+
+def _in_32_bits(index: int, stride: int) -> int:
+    """Their product as a kernel has it whose index has 32 bits, and whose stride has where it fits."""
+    product = index * stride
+    return product if stride >= 1 << 31 else (product + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
 def _left_behind(inputs: Inputs, effect: Effect, group: int, request: int) -> int:

@@ -69,7 +69,8 @@ def _refuse_bad_mappings(inputs: Inputs) -> None:
     rows = {f"idx_mappings[{number}]": item for number, item in enumerate(cast(Any, inputs["idx_mappings"]))}
     for name, value in (rows | {"idx_buffer": buffer}).items():
         if not isinstance(value, Array) or value.data.ndim != 1:
-            raise ContractError(name, value, "it must be a tensor of one dimension")
+            shown = value.shape if isinstance(value, Array) else value
+            raise ContractError(name, shown, "it must be a tensor of one dimension")
         if value.dtype not in ("int32", "int64"):
             raise ContractError(name, value.dtype, "the dtype must be int32 or int64")
         if inputs["refilled"] and value.dtype != buffer.dtype:

@@ -12,6 +12,7 @@ from typing import Any
 
 from oracles.arrays import Array, Inputs, Value, array
 from oracles.contracts._garbage import draw_dtype, garbage
+from oracles.contracts._ruled_steps import CROWDS
 from oracles.domain import Source
 
 Operation = tuple[Any, ...]
@@ -162,9 +163,10 @@ class Machine:
 
 
 def domain(source: Source) -> Inputs:
-    """A life of block tables, or a constructor that must be refused."""
-    if source.choose((False, True), weights=(19, 1)):
-        return _refused(source)
+    """A life of block tables; a crowd that gets its blocks in one step; or a constructor that must be refused."""
+    kind = source.choose(("life", "refused", "crowd"), weights=(74, 4, 2))
+    if kind != "life":
+        return _refused(source) if kind == "refused" else _crowd(source)
     rows = source.choose((2, 1, 3, 4, 5, 33, 70), weights=(4, 2, 4, 4, 4, 1, 1), small=1)
     groups = (
         0
@@ -189,13 +191,33 @@ def domain(source: Source) -> Inputs:
     while len(machine.operations) < most and _more(source, most, len(machine.operations)):
         machine.step()
     machine.finish()
+    return _lived(source, machine, block_sizes)
+
+
+def _crowd(source: Source) -> Inputs:
+    """Requests that all get a block or two before they are applied, and every second one others in a second step."""
+    rows = source.choose(CROWDS)
+    machine = Machine(source, rows, (3,), next_id=1, dtype=draw_dtype(source), moves=False, mistakes=False)
+    for step in (1, 2):
+        for request in range(0, rows, step):
+            count = 1 + request % 2
+            ids = tuple(range(machine.next_id, machine.next_id + count))
+            machine.next_id += count
+            machine.operations.append(("append", request, (ids,), step == 2))
+        machine.finish()
+    return _lived(source, machine, (16,))
+
+
+def _lived(source: Source, machine: Machine, block_sizes: tuple[int, ...]) -> Inputs:
+    """The inputs of a life that has been drawn."""
+    rows = machine.rows
     source.event(f"operations: {len(machine.operations) // 10 * 10} or more")
     for name in sorted({str(operation[0]) for operation in machine.operations}):
         source.event(f"operation: {name}")
     return {
         "block_sizes": block_sizes,
         "max_num_reqs": rows,
-        "max_num_blocks_per_group": capacities,
+        "max_num_blocks_per_group": machine.capacities,
         "operations": tuple(machine.operations),
         "idx_mappings": tuple(machine.mappings),
         "refilled": source.choose((False, True), weights=(3, 1), small=1),

@@ -14,13 +14,17 @@ DTYPES = ("int32", "int64")
 FLAVOURS = ("engine", "garbage", "refused")
 """A step as an engine makes it; one with numbers that mean nothing; an input that must be refused."""
 
+MORE_FLAVOURS = (*FLAVOURS, "apart", "crowd")
+"""And steps by a rule: with a tensor whose elements lie far apart, and with many requests."""
+
 GARBAGE = (-1, -(1 << 31), (1 << 31) - 1, 1 << 31, 1 << 33, -(1 << 40), (1 << 62) + 1)
 """Numbers that mean nothing, as far as a tensor's dtype has them."""
 
 
-def draw_flavour(source: Source) -> str:
+def draw_flavour(source: Source, flavours: Sequence[str] = FLAVOURS) -> str:
     """Mostly a step as an engine makes it."""
-    flavour = source.choose(FLAVOURS, weights=(12, 4, 3))
+    weights = (12, 4, 3) if flavours == FLAVOURS else (24, 8, 6, 3, 1)
+    flavour = source.choose(flavours, weights=weights)
     source.event(f"flavour: {flavour}")
     return flavour
 

@@ -9,8 +9,9 @@ import numpy as np
 from oracles.arrays import Array, Inputs, Value, array
 from oracles.contract import Expected, Values
 from oracles.contracts._batch_domain import Wanted, draw_batch
-from oracles.contracts._garbage import draw_dtype, draw_flavour, spoil
+from oracles.contracts._garbage import MORE_FLAVOURS, draw_dtype, draw_flavour, spoil
 from oracles.contracts._reference import answer
+from oracles.contracts._ruled_steps import RULED, draw_ruled, move_apart
 from oracles.contracts._table_layouts import draw_views
 from oracles.domain import Source
 from reference.sparse_indptr import dcp_local_seq_lens
@@ -23,9 +24,11 @@ SHAPES = ("vector", "matrix", "number", "cube")
 
 def domain(source: Source) -> Inputs:
     """A step's lengths in one of several shapes; lengths that mean nothing; or an input that must be refused."""
-    flavour = draw_flavour(source)
+    flavour = draw_flavour(source, MORE_FLAVOURS)
     if flavour == "refused":
         return _refused(source)
+    if flavour in RULED:
+        return _ruled(source, flavour)
     lengths = draw_batch(source, Wanted(kinds=1)).seq_lens
     dtype, size = draw_dtype(source), source.choose(SIZES, small=2)
     interleave = source.choose(INTERLEAVES, small=2 if flavour == "engine" else 1)
@@ -47,6 +50,19 @@ def domain(source: Source) -> Inputs:
         "dcp_rank": source.choose((None, *range(size)), small=2),
         "interleave": interleave,
     }
+
+
+def _ruled(source: Source, flavour: str) -> Inputs:
+    """Lengths by a rule, as a vector or in rows of three; a size and an interleave are drawn last."""
+    lengths = np.array(draw_ruled(source, flavour, Wanted()).seq_lens, np.int64)
+    in_rows = source.choose((False, True))
+    inputs: Inputs = {
+        "seq_lens": array(lengths[:, None] + np.arange(3) if in_rows else lengths, draw_dtype(source)),
+        "dcp_size": source.choose((2, 3, 8), small=1),
+        "dcp_rank": source.choose((None, 0, 1), small=1),
+        "interleave": source.choose((1, 3, 16), small=1),
+    }
+    return move_apart(source, inputs, "seq_lens") if flavour == "apart" else inputs
 
 
 def _refused(source: Source) -> Inputs:

@@ -10,8 +10,9 @@ import numpy as np
 from oracles.arrays import Array, Inputs, Value, array
 from oracles.contract import Expected, Values
 from oracles.contracts._batch_domain import Wanted, draw_batch
-from oracles.contracts._garbage import draw_dtype, draw_flavour, spoil
+from oracles.contracts._garbage import MORE_FLAVOURS, draw_dtype, draw_flavour, spoil
 from oracles.contracts._reference import answer
+from oracles.contracts._ruled_steps import RULED, draw_ruled, move_apart
 from oracles.domain import Source
 from reference.mla_decode_layout import mla_decode_layout
 
@@ -21,10 +22,13 @@ LAYOUTS = ("plain", "uniform", "varlen")
 
 def domain(source: Source) -> Inputs:
     """Decode rows in each layout; lengths and starts that mean nothing; or an input that must be refused."""
-    flavour = draw_flavour(source)
+    flavour = draw_flavour(source, MORE_FLAVOURS)
     if flavour == "refused":
         return _refused(source)
-    batch = draw_batch(source, Wanted(kinds=2 if flavour == "engine" else 1, walked=frozenset({"padding"})))
+    if flavour in RULED:
+        batch = draw_ruled(source, flavour, Wanted())
+    else:
+        batch = draw_batch(source, Wanted(kinds=2 if flavour == "engine" else 1, walked=frozenset({"padding"})))
     layout = source.choose(LAYOUTS, weights=(3, 3, 2), small=3 if flavour == "engine" else 1)
     source.event(f"layout: {layout}")
     padding = batch.num_reqs_padded - len(batch.requests)
@@ -44,7 +48,7 @@ def domain(source: Source) -> Inputs:
         chosen = source.choose((lengths, device) if lengths else (device,))
         spoil(source, chosen, "int32", near=(0, -1))
     tokens = len(queries) * width if layout == "uniform" else starts[-1] + source.integer(0, 9, near=(0,), small=1)
-    return {
+    inputs: Inputs = {
         "query_start_loc": source.view(device, types[0], small=1),
         "query_start_loc_cpu": array(starts, types[1]),
         "seq_lens": source.view(lengths, types[2], small=1),
@@ -52,6 +56,7 @@ def domain(source: Source) -> Inputs:
         "varlen_width": max(queries, default=0) + width if layout == "varlen" else 0,
         "full_graph": source.choose((False, True), small=1),
     }
+    return move_apart(source, inputs, "query_start_loc", "seq_lens") if flavour == "apart" else inputs
 
 
 def _refused(source: Source) -> Inputs:

@@ -15,7 +15,7 @@ from oracles.domain import Source
 from reference.mla_split_plan import check, mla_split_plan
 
 OUTPUTS = ("work_indptr", "work_info_set", "reduce_indptr", "reduce_final_map", "reduce_partial_map")
-GRANULARITIES = (16, 1, 2, 64, 128)
+GRANULARITIES = (16, 1, 2, 64, 128, 48, 3)
 SPLITS = (1, 2, 3, 8, 80, 304)
 """The last two are the compute units of gfx942 chips."""
 
@@ -28,8 +28,8 @@ def domain(source: Source) -> Inputs:
     # The planner works on the host, where starts that mean nothing are seen and refused.
     if draw_flavour(source) != "engine":
         return _refused(source)
-    granularity = source.choose(GRANULARITIES, small=1)
-    tile = source.choose((1, 2, 16, 128), small=2)
+    granularity = source.choose(GRANULARITIES, weights=(4, 3, 3, 3, 3, 2, 2), small=1)
+    tile = source.choose((1, 2, 16, 128, 3, 12), weights=(3, 3, 4, 3, 1, 1), small=2)
     splits = source.choose(SPLITS, weights=(1, 3, 2, 2, 1, 1), small=2)
     near = (1, granularity, granularity + 1, 17 * granularity, 40 * granularity, LONGEST)
     rows = source.items(lambda own: _row(own, near, tile, granularity), max_count=70)

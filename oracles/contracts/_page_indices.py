@@ -12,33 +12,41 @@ from oracles.arrays import Array, Inputs, Value, array
 from oracles.contract import Expected, Values
 from oracles.contracts._batch import Batch
 from oracles.contracts._batch_domain import MOST_IDS, Wanted, draw_batch
-from oracles.contracts._garbage import draw_dtype, draw_flavour, garbage, spoil
+from oracles.contracts._garbage import MORE_FLAVOURS, draw_dtype, draw_flavour, garbage, spoil
 from oracles.contracts._reference import answer
+from oracles.contracts._ruled_steps import RULED, draw_ruled, move_apart
 from oracles.contracts._table_layouts import MOST_FAR, View, columns_apart, draw_views
 from oracles.domain import Source, huge_strides
 from reference.sparse_indptr import dense_page_indices, sparse_page_indices
 
 SPARSE_OUTPUTS = ("paged_kv_indices",)
+SPARSE_TENSORS = ("block_table", "req_id_per_token", "topk_indices", "paged_kv_indptr", "paged_kv_indices")
 DENSE_OUTPUTS = ("paged_kv_indptr", "paged_kv_last_page_len", "paged_kv_indices")
+DENSE_TENSORS = ("block_table", "seq_lens", "paged_kv_indices")
 WIDTHS = (2, 1, 4, 3, 16, 128)
 """Columns of top-k rows; the width is a compile-time constant of kernels, so there are few."""
 
 LARGEST_STRIDE = 1 << 13
 """A bound on the slots from one block to the next: ids are so small that all slots fit int32."""
 
+RULED_WIDTHS = (3, 5)
+
 MOST_QUERIES = 40
+MOST_CROWDED = 200
 MOST_PAGES = 6_000
 
 
 def sparse_domain(source: Source) -> Inputs:
     """A step's top-k tokens; the same with numbers that mean nothing; or an input that must be refused."""
-    flavour = draw_flavour(source)
+    flavour = draw_flavour(source, MORE_FLAVOURS)
     if flavour == "refused":
         return _sparse_refused(source)
-    batch = _legal_ids(draw_batch(source, Wanted(kinds=2 if flavour == "engine" else 1)), LARGEST_STRIDE)
-    width, size = source.choose(WIDTHS, small=2 if flavour == "engine" else 1), batch.groups[0].block_size
+    wanted = Wanted(kinds=2 if flavour == "engine" else 1)
+    batch = draw_ruled(source, flavour, wanted) if flavour in RULED else draw_batch(source, wanted)
+    batch, widths = _legal_ids(batch, LARGEST_STRIDE), RULED_WIDTHS if flavour in RULED else WIDTHS
+    width, size = source.choose(widths, small=2 if flavour == "engine" else 1), batch.groups[0].block_size
     gap = source.integer(0, 4_096, near=(0, 0, 1, size), small=1)
-    rows, tokens = _top_tokens(source, batch, width)
+    rows, tokens = _top_tokens(source, batch, width, MOST_QUERIES if flavour != "crowd" else MOST_CROWDED)
     lengths = _row_lengths(source, tokens, width)
     starts = list(accumulate(lengths, initial=source.integer(0, 9, near=(0, 0, 0, 1), small=1)))
     types = [draw_dtype(source) for _ in range(3)]
@@ -46,7 +54,7 @@ def sparse_domain(source: Source) -> Inputs:
         _spoil_sparse(source, rows, tokens, starts, types, batch)
     capacity = max(starts[-1], 0) + source.integer(0, 30, near=(0, 1), small=1) if abs(starts[-1]) < 1 << 20 else 64
     view = draw_views(source)
-    return {
+    inputs: Inputs = {
         "req_id_per_token": source.view(rows, types[0], small=1),
         "block_table": _table(source, view, batch.gathered(0)),
         "topk_indices": view(tokens, types[1]),
@@ -55,6 +63,7 @@ def sparse_domain(source: Source) -> Inputs:
         "block_stride": size + gap,
         "paged_kv_indices": source.view(_left_behind(capacity), "int32", small=1),
     }
+    return move_apart(source, inputs, *SPARSE_TENSORS) if flavour == "apart" else inputs
 
 
 def _legal_ids(batch: Batch, largest_block: int) -> Batch:
@@ -65,9 +74,9 @@ def _legal_ids(batch: Batch, largest_block: int) -> Batch:
     return replace(batch, ids=replace(batch.ids, first=batch.ids.first % room, tails=tails))
 
 
-def _top_tokens(source: Source, batch: Batch, width: int) -> tuple[list[int], np.ndarray]:
+def _top_tokens(source: Source, batch: Batch, width: int, most: int) -> tuple[list[int], np.ndarray]:
     """For each query its request, and the tokens that it picked: its best ones first, then -1."""
-    rows = [row for row, request in enumerate(batch.requests) for _ in range(request.query)][:MOST_QUERIES]
+    rows = [row for row, request in enumerate(batch.requests) for _ in range(request.query)][:most]
     tokens = np.full((len(rows), width), -1, np.int64)
     step = source.choose((1, 3, 7), small=1)
     for query, row in enumerate(rows):
@@ -180,7 +189,7 @@ def sparse_traits(inputs: Inputs) -> frozenset[str]:
         "no_queries": not rows.data.size,
         "no_token": bool((tokens.data == -1).any()),
         "negative_token": bool((tokens.data < -1).any()),
-        "past_row": bool((tokens.data // size >= table.shape[1]).any()),
+        "past_row": bool((tokens.data.astype(np.int64) // size >= table.shape[1]).any()),
         "request_outside": any(not 0 <= row < table.shape[0] for row in rows.data.tolist()),
         "several_requests": len(set(rows.data.tolist())) > 1,
         "longer_rows": bool((lengths > tokens.shape[1]).any()),
@@ -205,11 +214,13 @@ def _layout_traits(arrays: tuple[Array, ...]) -> dict[str, bool]:
 
 def dense_domain(source: Source) -> Inputs:
     """A step's whole contexts; the same with lengths that mean nothing; or an input that must be refused."""
-    flavour = draw_flavour(source)
+    flavour = draw_flavour(source, MORE_FLAVOURS)
     if flavour == "refused":
         return _dense_refused(source)
     walked = frozenset({"padding"})
-    batch = _legal_ids(draw_batch(source, Wanted(walked=walked, kinds=2 if flavour == "engine" else 1)), 1 << 10)
+    wanted = Wanted(walked=walked, kinds=2 if flavour == "engine" else 1)
+    batch = draw_ruled(source, flavour, wanted) if flavour in RULED else draw_batch(source, wanted)
+    batch = _legal_ids(batch, 1 << 10)
     size = batch.groups[0].kernel_block_size
     parts = batch.groups[0].block_size // size
     table = batch.gathered(0)
@@ -220,13 +231,14 @@ def dense_domain(source: Source) -> Inputs:
     if flavour == "garbage" and lengths:
         source.event("garbage: seq_lens")
         spoil(source, lengths, dtype, near=(table.shape[1] * size + 1, -1, table.shape[1] * size))
-    capacity = table.size * size + source.integer(0, 70, near=(0, 1, 64), small=2)
-    return {
+    capacity = table.size * size + source.integer(0, 70, near=(0, 1, 64), small=1 if flavour in RULED else 2)
+    inputs: Inputs = {
         "block_table": _table(source, draw_views(source), table.astype(np.int32)),
         "seq_lens": source.view(lengths, dtype, small=1),
         "kernel_block_size": size,
         "paged_kv_indices": source.view(_left_behind(capacity), "int32", small=1),
     }
+    return move_apart(source, inputs, *DENSE_TENSORS) if flavour == "apart" else inputs
 
 
 def _dense_refused(source: Source) -> Inputs:

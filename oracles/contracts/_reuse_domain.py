@@ -15,7 +15,8 @@ import numpy as np
 
 from oracles.arrays import Array, Inputs, Value, array
 from oracles.contracts._reuse_story import PER_STEP
-from oracles.domain import Source
+from oracles.contracts._table_layouts import MOST_FAR
+from oracles.domain import Source, far_stride
 
 PLANS = ("reuse", "all", "build")
 """How the groups behind the first get their metadata: one update each, one launch for all, a build each."""
@@ -68,6 +69,22 @@ def draw_row(source: Source, kind: str, spec_tokens: int, edge: int) -> Row:
     return Row(query, 0 if fresh else computed, prefilling=True)
 
 
+CROWDS = {"linear": (17, 65, 129), "mla": (17, 17, 33)}
+"""Rows of steps with more requests than persistent kernels have programs. Their contexts are short, their lives too.
+
+Pages of MLA have a place a token: a life of 129 such rows takes an emulated kernel 45 seconds.
+"""
+
+
+def draw_crowd(kind: str, spec_tokens: int, edge: int, most: int) -> list[Row]:
+    """As many decodes as there may be, no two neighbours alike, all but two of the rows; two of padding."""
+    drafts = [row % (1 + spec_tokens) for row in range(most - 2)]
+    computed = [1 + (2 * row + row // 3) % (2 * edge) for row in range(most - 2)]
+    if kind == "speculative":
+        return [Row(1 + n, held, n) for n, held in zip(drafts, computed, strict=True)] + [Row(0, 0)] * 2
+    return [Row(1, held) for held in computed] + [Row(0, 0)] * 2
+
+
 def draw_rows(source: Source, kind: str, spec_tokens: int, edge: int, most: int) -> list[Row]:
     """The rows of a step, those that continue first, padding last."""
     parts = {
@@ -99,6 +116,10 @@ class Life:
     max_len: int
     tight: bool = False
     """whether MLA tables have no more columns than the step's tokens take: added queries then reach past the row"""
+    apart: bool = False
+    """whether the rows of tables lie apart: those of few elements so far that 32 bits cannot count to the last one"""
+    crowded: bool = False
+    """whether its steps have as many requests as there is room for"""
     one_size: bool = False
     """whether all steps in graphs are padded to the same rows, so that most of them are replays"""
 
@@ -112,7 +133,11 @@ class Life:
         """One step: its batch, a table and slots for each group, and how the groups get their metadata."""
         source, number = self.source, len(self.steps)
         edge = min([group[1] for group in self.groups] + [16])
-        rows = draw_rows(source, kind, self.spec_tokens, edge, self.most)
+        rows = (
+            draw_crowd(kind, self.spec_tokens, edge, self.most)
+            if self.crowded and kind != "padding"
+            else draw_rows(source, kind, self.spec_tokens, edge, self.most)
+        )
         if full_graph and self.one_size:
             rows += [Row(0, 0)] * (self.most - len(rows))
         source.event(f"batch: {kind}")
@@ -152,15 +177,19 @@ class Life:
             wide = max(1, -(-max(lengths, default=0) // block_size))
         if family == "linear":
             wide = wide + spec[2] if spec[3] != "none" else 1 + spec[2] + (step + group) % 2
+        # Rows of a crowd have more ids than that: groups then differ in their first ones only.
         first = 1 + IDS * (1 + group + len(self.groups) * step)
-        return array(first + np.arange(rows * wide).reshape(rows, wide), "int32")
+        ids = first + np.arange(rows * wide).reshape(rows, wide)
+        far = self.apart and rows > 2 and ids.size <= MOST_FAR[1]
+        strides = (far_stride(rows) if far else 2 * wide + 1, 1) if self.apart else None
+        return array(ids, "int32", strides)
 
 
 def draw_groups(source: Source, families: tuple[str, ...]) -> tuple[tuple[Any, ...], ...]:
     """Groups of the families in turn: mostly of one spec a family, sometimes with one that differs in a field."""
     count = source.integer(len(families), 4, near=(2, 3), small=2)
     mode = source.choose(MODES, small=3)
-    block_size = source.choose((16, 4, 1), weights=(2, 3, 1), small=1)
+    block_size = source.choose((16, 4, 1, 3, 48), weights=(4, 6, 2, 2, 1), small=1)
     speculative = source.choose((1, 0, 2), small=1)
     specs: dict[str, tuple[Any, ...]] = {
         "linear": ("linear", block_size, speculative, mode, "bfloat16", 4096),
@@ -189,15 +218,18 @@ def draw_life(source: Source, families: tuple[str, ...]) -> Inputs:
     linear = [group for group in groups if group[0] == "linear"]
     spec_tokens = min((group[2] for group in linear), default=source.choose((0, 1), small=1))
     kinds = [kind for kind in KINDS if spec_tokens or "speculative" not in kind]
-    if "mla" in families:
+    most = source.choose((3, 5, 9, *CROWDS[families[-1]]), weights=(30, 20, 10, 1, 1, 1), small=1)
+    crowded = most > 9
+    if "mla" in families or crowded:
         kinds = [kind for kind in kinds if kind in IN_GRAPHS]
-    most = source.choose((3, 5, 9), weights=(3, 2, 1), small=1)
     varlen = 1 + spec_tokens if "mla" in families and source.pick(2, weights=(3, 1), small=1) else 0
     tight = varlen > 0 and source.choose((False, True), weights=(2, 1), small=1)
-    steps = source.integer(1, MOST_STEPS, near=(2, 3), small=2)
+    steps = source.integer(1, 2 if crowded else MOST_STEPS, near=(2,) if crowded else (2, 3), small=2)
     graphs = source.choose((True, False), weights=(2, 1))
     one_size = graphs and source.choose((False, True), small=1)
-    life = Life(source, groups, spec_tokens, most, 2 * 16 + 66, tight, one_size)
+    apart = source.choose((False, True), weights=(9, 1), small=1)
+    longest = 2 * 16 + (4 if crowded else 66)
+    life = Life(source, groups, spec_tokens, most, longest, tight, apart, crowded, one_size)
     usual = source.choose(tuple(kinds), weights=[3 if graphs and kind in IN_GRAPHS else 1 for kind in kinds], small=2)
     for _ in range(steps):
         kind = usual if source.choose((True, False), weights=(3, 1), small=1) else source.choose(tuple(kinds), small=1)
@@ -212,7 +244,8 @@ def draw_life(source: Source, families: tuple[str, ...]) -> Inputs:
         "varlen_width": varlen,
         "shared": source.choose((True, False), weights=(3, 1)),
         "joins": source.integer(0, min(steps - 1, 2), near=(0, 0, 1), small=1),
-        "refilled": source.choose((False, True), weights=(1, 1), small=1),
+        # Persistent buffers lie in one piece.
+        "refilled": not apart and source.choose((False, True), weights=(1, 1), small=1),
         "steps": tuple(life.steps),
         **{name: tuple(values) for name, values in life.columns.items()},
         "block_tables": tuple(life.tables),

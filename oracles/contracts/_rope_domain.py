@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
-from oracles.arrays import Array, Inputs, Value, array, contiguous_strides
+from oracles.arrays import Array, Inputs, Value, array
 from oracles.contract import Expected, OnlyMemorySafety, Refused, Values
 from oracles.contracts._garbage import draw_dtype, draw_flavour, garbage
+from oracles.contracts._rope_layouts import FAR_CACHES, FAR_INPUTS, Layouts, is_far
 from oracles.contracts._rope_orders import DEFAULT, declared_order, told
-from oracles.contracts._rope_values import Numbers, floats
+from oracles.contracts._rope_values import STYLES, Numbers, floats
 from oracles.domain import Source
 from reference import errors
 from reference.floats import FloatArray
@@ -27,21 +29,69 @@ INPUT_DTYPES = ("bfloat16", "float16", "float32")
 FLOAT8 = ("float8_e4m3fn", "float8_e4m3fnuz")
 CACHES = ("auto", *FLOAT8)
 
+DIMENSIONS = {
+    **dict.fromkeys(("q_nope", "q_pe", "kv_cache"), 3),
+    **dict.fromkeys(("kv_c", "k_pe", "cos", "sin"), 2),
+    **dict.fromkeys(("positions", "slot_mapping"), 1),
+}
+
 SHAPES = ((1, 2, 2), (2, 6, 4), (1, 16, 8), (3, 24, 10), (2, 64, 64), (16, 512, 64), (128, 512, 64))
 """Heads, L and P: small ones, some of which are no powers of two, then those of DeepSeek-V3 on 8 ranks and on one."""
 
 FEW_TOKENS = 3
 """Tokens of a case with the large shapes, whose reference takes long."""
 
-LAYOUTS = ("contiguous", "rows apart", "lanes apart", "sliced", "rows far apart", "heads outside")
-"""Of a float tensor: as slices of one projection are, or transposed, as a batched product by head leaves queries."""
+USUAL_TOKENS = 9
+"""Tokens of a case with another shape, unless it is about many."""
 
-FAR = (1 << 31) + 16
-"""A stride past 32 bits."""
+SCALES = (None, 1.0, 0.5, 2.8e-3, 7.0, 97.0, 7.8)
+"""With 7, ties of float8 have exact multiples in 16 bits, of which quotients and products with 1/7 round apart. 2.8e-3
+and 7.8 have another reciprocal in float32 where they are not rounded to float32 first; with 7.8 an eighth of the ties
+of either float8 tells the two apart, whatever the input's dtype."""
 
-SCALES = (None, 1.0, 0.5, 2.8e-3, 7.0, 97.0)
-"""With 7, ties of float8 have exact multiples in 16 bits, of which quotients and products with 1/7 round apart; 2.8e-3
-has another reciprocal in float32 where it is not rounded to float32 first."""
+
+@dataclass(frozen=True)
+class Theme:
+    """What a case is about: sizes that few samples would have, drawn so that they matter.
+
+    Every token then has a slot, with the last one of the cache among them, and the last row of the table is used.
+    Small scopes walk the options named ``walked``, and have the first of all others.
+    """
+
+    name: str = ""
+    walked: str = ""
+    shapes: Sequence[tuple[int, int, int]] = SHAPES
+    tokens: Sequence[int] = range(USUAL_TOKENS + 1)
+    block_sizes: Sequence[int] = (2, 1, 4, 16, 3)
+    far: Sequence[Mapping[str, int]] = ({},)
+    cache_dtypes: Sequence[str] = CACHES
+    scales: Sequence[float | None] = SCALES
+    rows: Sequence[int] = (5, 64)
+    styles: Sequence[str] = STYLES
+
+    def small(self, options: str) -> int:
+        """How many of its options small scopes walk."""
+        return len(getattr(self, options)) if options == self.walked else 1
+
+
+PLAIN = Theme(walked="cache_dtypes", rows=(5, 1, 2, 64))
+MANY = Theme("many tokens", walked="tokens", shapes=SHAPES[:2], tokens=(17, 33, 65, 129))
+ODD_BLOCKS = Theme(
+    "odd blocks", walked="block_sizes", shapes=SHAPES[:3], tokens=range(2, USUAL_TOKENS + 1), block_sizes=(3, 48, 784)
+)
+_FAR_SHAPES, _FAR_TOKENS = ((3, 2, 2), (5, 6, 4)), (3, 6)
+FAR_APART = Theme("far apart", walked="far", shapes=_FAR_SHAPES, tokens=_FAR_TOKENS, block_sizes=(2,), far=FAR_INPUTS)
+FAR_CACHE = Theme("far cache", walked="far", shapes=_FAR_SHAPES, tokens=_FAR_TOKENS, block_sizes=(4,), far=FAR_CACHES)
+INEXACT_SCALE = Theme(
+    "inexact scale",
+    walked="cache_dtypes",
+    shapes=SHAPES[1:3],
+    tokens=range(2, USUAL_TOKENS + 1),
+    cache_dtypes=FLOAT8,
+    scales=(7.8,),
+    styles=("ties",),
+)
+THEMES = (PLAIN, MANY, ODD_BLOCKS, FAR_APART, FAR_CACHE, INEXACT_SCALE)
 
 
 def domain(source: Source) -> Inputs:
@@ -49,33 +99,36 @@ def domain(source: Source) -> Inputs:
     flavour = draw_flavour(source)
     if flavour == "refused":
         return _refused(source)
-    heads, latent, rope = source.choose(SHAPES, weights=(6, 6, 4, 4, 3, 2, 1), small=1)
-    most = FEW_TOKENS if heads * rope > 256 else 9
-    tokens = source.integer(0, most, near=(0, 1, 2, 3, most), small=3)
+    theme = source.choose(THEMES, weights=(14, 1, 2, 2, 1, 1)) if flavour == "engine" else PLAIN
+    if theme is not PLAIN:
+        source.event(f"theme: {theme.name}")
+    far = source.choose(theme.far, small=theme.small("far"))
+    heads, latent, rope = source.choose(theme.shapes, weights=(6, 6, 4, 4, 3, 2, 1)[: len(theme.shapes)], small=1)
+    tokens = _draw_tokens(source, theme, heads * rope)
     dtype = source.choose(INPUT_DTYPES, weights=(3, 2, 2), small=1)
-    cache_dtype = source.choose(CACHES, small=3)
-    k_scale = source.choose(SCALES, small=1) if cache_dtype != "auto" else source.choose((None, 0.3), small=1)
-    numbers = Numbers(source, dtype, cache_dtype, k_scale or 1.0)
+    cache_dtype = source.choose(theme.cache_dtypes, small=theme.small("cache_dtypes"))
+    k_scale = source.choose(theme.scales, small=1) if cache_dtype != "auto" else source.choose((None, 0.3), small=1)
+    numbers = Numbers(source, dtype, cache_dtype, k_scale or 1.0, styles=theme.styles)
     table_dtype = source.choose((dtype, "float32"), weights=(2, 1), small=1)
-    rows = source.choose((5, 1, 2, 64), small=1)
+    rows = source.choose(theme.rows, small=1)
     cos, sin = numbers.table(rows, rope // 2, table_dtype)
     types = draw_dtype(source), draw_dtype(source)
-    far = (1 << 31) - 4 if types[1] == "int32" else source.choose((1 << 32, (1 << 31) - 4), small=1)
-    slots, cache = _draw_cache(source, numbers, tokens, latent + rope, dtype, cache_dtype, flavour, far)
-    positions = [source.integer(0, rows - 1, near=(0, rows - 1), small=1) for _ in range(tokens)]
-    views = source.choose((False, True), small=1)
-    if positions and (flavour == "garbage" or source.pick(2, weights=(4, 1), small=1)):
-        source.event("position: outside the table")
-        positions[-1] = garbage(source, types[0], near=(rows, -1))
+    slots, shape = _draw_slots(source, theme, tokens, types[1], garbled=flavour == "garbage")
+    stored = dtype if cache_dtype == "auto" else source.choose(("uint8", cache_dtype), small=1)
+    bits = _cache_bits(numbers, (*shape, latent + rope), stored)
+    layouts = Layouts(source, far=far)
+    cache = layouts.of_cache(bits, stored)
+    positions = _draw_positions(source, theme, tokens, rows, types[0], garbled=flavour == "garbage")
+    layouts = Layouts(source, source.choose((False, True), small=1) and not far, far)
     return {
-        "q_nope": _view(source, numbers.draw(tokens, heads, latent), dtype, views),
-        "q_pe": _view(source, numbers.draw(tokens, heads, rope), dtype, views),
-        "kv_c": _view(source, numbers.draw(tokens, latent), dtype, views),
-        "k_pe": _view(source, numbers.draw(tokens, rope), dtype, views),
-        "cos": _view(source, cos, table_dtype, views),
-        "sin": _view(source, sin, table_dtype, views),
-        "positions": source.view(positions, types[0], small=1),
-        "slot_mapping": source.view(slots, types[1], small=1),
+        "q_nope": layouts.of("q_nope", numbers.draw(tokens, heads, latent), dtype),
+        "q_pe": layouts.of("q_pe", numbers.draw(tokens, heads, rope), dtype),
+        "kv_c": layouts.of("kv_c", numbers.draw(tokens, latent), dtype),
+        "k_pe": layouts.of("k_pe", numbers.draw(tokens, rope), dtype),
+        "cos": layouts.of("cos", cos, table_dtype),
+        "sin": layouts.of("sin", sin, table_dtype),
+        "positions": layouts.of_numbers("positions", positions, types[0]),
+        "slot_mapping": layouts.of_numbers("slot_mapping", slots, types[1]),
         "k_scale": k_scale,
         "q_scale": None,
         # Small scopes have one pair, which is the same for both.
@@ -85,68 +138,60 @@ def domain(source: Source) -> Inputs:
     }
 
 
-def _view(source: Source, bits: Any, dtype: str, views: bool) -> Array:
-    """Contiguous, or with ``views`` in one of :data:`LAYOUTS`."""
-    plain = floats(bits, dtype)
-    if not views:
-        return plain
-    layouts = LAYOUTS if plain.data.ndim == 3 else LAYOUTS[:-1]
-    layout = source.choose(layouts, weights=(12, 4, 2, 2, 1, 3)[: len(layouts)], small=1)
-    if layout == "contiguous":
-        return plain
-    source.event(f"layout: {layout}")
-    first, *others = contiguous_strides(plain.shape)
-    if layout == "sliced":
-        return Array(dtype, plain.data, None, 1 + source.pick(7, small=1))
-    if layout == "heads outside":
-        tokens, _, lanes = plain.shape
-        return Array(dtype, plain.data, (lanes, max(tokens, 1) * lanes, 1))
-    if layout == "lanes apart":
-        return Array(dtype, plain.data, (2 * first, *(2 * stride for stride in others)))
-    if layout == "rows far apart" and 1 < plain.shape[0] <= FEW_TOKENS:
-        return Array(dtype, plain.data, (FAR, *others))
-    return Array(dtype, plain.data, (first + source.choose((2, 64, 6), small=1), *others))
+def _draw_tokens(source: Source, theme: Theme, rotated: int) -> int:
+    if theme is not PLAIN:
+        return source.choose(theme.tokens, small=theme.small("tokens"))
+    most = FEW_TOKENS if rotated > 256 else USUAL_TOKENS
+    return source.integer(0, most, near=(0, 1, 2, 3, most), small=3)
 
 
-def _draw_cache(
-    source: Source, numbers: Numbers, tokens: int, width: int, dtype: str, cache_dtype: str, flavour: str, far: int
-) -> tuple[list[int], Array]:
-    """A cache of a few blocks, and where tokens go: to slots of their own, to none, or to such as there are not."""
-    block_size = source.choose((2, 1, 4, 16), small=1)
+def _draw_slots(
+    source: Source, theme: Theme, tokens: int, dtype: str, *, garbled: bool
+) -> tuple[list[int], tuple[int, int]]:
+    """Where tokens go, to slots of their own, to none, or to such as there are not; and blocks of what size."""
+    far = (1 << 31) - 4 if dtype == "int32" else source.choose((1 << 32, (1 << 31) - 4), small=1)
+    block_size = source.choose(theme.block_sizes, small=theme.small("block_sizes"))
     blocks = -(-max(tokens, 1) // block_size) + source.integer(0, 2, near=(1,), small=1)
+    if theme is not PLAIN:
+        blocks += 2
     capacity = blocks * block_size
-    first = source.choose((0, capacity - tokens), small=1)
+    first = source.choose((0, capacity - tokens) if theme is PLAIN else (capacity - tokens,), small=1)
     slots = [first + token for token in range(tokens)]
     if source.choose((False, True), small=1):
         slots.reverse()
+    if theme is PLAIN:
+        slots = _spoiled(source, slots, capacity, far, garbled=garbled)
+    return slots, (blocks, block_size)
+
+
+def _spoiled(source: Source, slots: list[int], capacity: int, far: int, *, garbled: bool) -> list[int]:
+    """Some slots that are none, or none for the last tokens."""
     kinds = ("live", "none", "past the last", "far away")
-    for token in range(tokens):
-        kind = source.choose(kinds, weights=(6, 2, 1, 1), small=2) if token < 4 else "live"
+    tokens, live = len(slots), True
+    for token in range(min(tokens, 4)):
+        kind = source.choose(kinds, weights=(6, 2, 1, 1), small=2)
         if kind != "live":
+            live = False
             source.event(f"slot: {kind}")
             slots[token] = {"none": -1, "past the last": capacity, "far away": far + token}[kind]
-    if flavour == "garbage" and tokens > 1:
+    if garbled and tokens > 1:
         slots[0] = slots[-1] if source.choose((True, False), small=1) else -7
-    count = (
-        source.integer(0, tokens, near=(tokens, tokens), small=1) if source.pick(2, weights=(4, 1), small=1) else tokens
-    )
-    stored = dtype if cache_dtype == "auto" else source.choose(("uint8", cache_dtype), small=1)
-    bits = _cache_bits(numbers, (blocks, block_size, width), stored)
-    plain = Array(stored, bits)
-    layouts = ("contiguous", "padded pages", "padded rows", "heads first", "lanes apart", "pages far apart")
-    known = len(layouts) if blocks <= FEW_TOKENS else len(layouts) - 1
-    layout = source.choose(layouts[:known], weights=(12, 4, 4, 2, 1, 2)[:known], small=1)
-    if layout == "contiguous":
-        return slots[:count], plain
-    source.event(f"cache: {layout}")
-    strides = {
-        "padded pages": (block_size * width + 8, width, 1),
-        "padded rows": (block_size * (width + 6), width + 6, 1),
-        "heads first": (width, blocks * width, 1),
-        "lanes apart": (2 * block_size * width, 2 * width, 2),
-        "pages far apart": (FAR, width, 1),
-    }[layout]
-    return slots[:count], Array(stored, plain.data, strides)
+    if tokens and source.pick(2, weights=(4, 1), small=2 if live else 1):
+        return slots[: tokens - source.integer(1, tokens, near=(1,), small=1)]
+    return slots
+
+
+def _draw_positions(source: Source, theme: Theme, tokens: int, rows: int, dtype: str, *, garbled: bool) -> list[int]:
+    """Rows of the table, the last of which may be none."""
+    few = min(tokens, USUAL_TOKENS)
+    positions = [source.integer(0, rows - 1, near=(0, rows - 1), small=1) for _ in range(few)]
+    positions += [token % rows for token in range(few, tokens)]
+    if theme is not PLAIN:
+        positions[-1] = rows - 1
+    elif positions and (garbled or source.pick(2, weights=(4, 1), small=1)):
+        source.event("position: outside the table")
+        positions[-1] = garbage(source, dtype, near=(rows, -1))
+    return positions
 
 
 def _cache_bits(numbers: Numbers, shape: tuple[int, ...], stored: str) -> Any:
@@ -303,7 +348,7 @@ def _bits(values: Values) -> list[bytes]:
 def traits(inputs: Inputs) -> frozenset[str]:
     """What a fault may need: these names end up in buckets."""
     arrays = {name: value for name, value in inputs.items() if isinstance(value, Array)}
-    if any(arrays[name].data.ndim != 3 for name in ("q_nope", "q_pe", "kv_cache")):
+    if any(value.data.ndim != DIMENSIONS[name] for name, value in arrays.items()):
         return frozenset()
     blocks, block_size, _ = arrays["kv_cache"].shape
     slots, positions = arrays["slot_mapping"].data.tolist(), arrays["positions"].data.tolist()
@@ -312,6 +357,7 @@ def traits(inputs: Inputs) -> frozenset[str]:
     found = {
         "no_tokens": not positions,
         "several_tokens": len(positions) > 1,
+        "many_tokens": len(positions) > USUAL_TOKENS,
         "several_heads": heads > 1,
         "no_slot": -1 in slots,
         "slot_outside": any(slot < -1 or slot >= blocks * block_size for slot in slots),
@@ -326,6 +372,8 @@ def traits(inputs: Inputs) -> frozenset[str]:
         "float32": arrays["q_pe"].dtype == "float32",
         "float16": arrays["q_pe"].dtype == "float16",
         "odd_sizes": any(size & (size - 1) for size in (arrays["kv_c"].shape[-1], rope)),
+        "odd_block_size": bool(block_size & (block_size - 1)),
+        "far": any(is_far(value) for value in arrays.values()),
         "cache_strided": arrays["kv_cache"].strides is not None,
         "strided": any(value.strides is not None for name, value in arrays.items() if name != "kv_cache"),
     }

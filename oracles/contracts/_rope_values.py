@@ -22,9 +22,16 @@ TIES = ("bfloat16", "float16")
 class Numbers:
     """All floats of a case, in one style. Everything follows from one number, so that a case is described by few."""
 
-    def __init__(self, source: Source, dtype: str, cache_dtype: str = "auto", k_scale: float = 1.0) -> None:
+    def __init__(
+        self,
+        source: Source,
+        dtype: str,
+        cache_dtype: str = "auto",
+        k_scale: float = 1.0,
+        styles: Sequence[str] = STYLES,
+    ) -> None:
         self.form, self.form_name = FORMATS[dtype], dtype
-        self.style = source.choose(STYLES, weights=(4, 3, 3, 2, 1), small=1)
+        self.style = source.choose(styles, weights=(4, 3, 3, 2, 1)[: len(styles)], small=1)
         formats = TIES if cache_dtype == "auto" else (cache_dtype, cache_dtype, *TIES)
         self.ties = FORMATS[source.choose(formats, small=1)] if self.style == "ties" else None
         self._unit = float(np.float32(k_scale)) if self.ties is not None and self.ties.width == 8 else 1.0

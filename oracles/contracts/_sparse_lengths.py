@@ -11,23 +11,45 @@ from oracles.arrays import Array, Inputs, Value, array
 from oracles.contract import Expected, Values
 from oracles.contracts._batch import Batch
 from oracles.contracts._batch_domain import Wanted, draw_batch
-from oracles.contracts._garbage import draw_dtype, draw_flavour, spoil
+from oracles.contracts._garbage import MORE_FLAVOURS, draw_dtype, draw_flavour, spoil
 from oracles.contracts._reference import answer
+from oracles.contracts._ruled_steps import RULED, draw_ruled, move_apart
 from oracles.domain import Source
 from reference.sparse_indptr import sparse_indptr
 
 OUTPUTS = ("sparse_seq_lens", "paged_kv_indptr")
 TOPK = (1, 2, 4, 64, 128, 2048)
+INT32_MAX = (1 << 31) - 1
+LONG = 46_341
+"""A context whose last query is the first of which twice the sum of entries, n * (n + 1), passes 2^31."""
+
+RULED_TOPK = (4, 3, 2048)
 
 
 def domain(source: Source) -> Inputs:
     """A step's lengths; the same with lengths that mean nothing; or an input that must be refused."""
-    flavour = draw_flavour(source)
+    flavour = draw_flavour(source, MORE_FLAVOURS)
     if flavour == "refused":
         return _refused(source)
+    if flavour in RULED:
+        batch = draw_ruled(source, flavour, Wanted())
+        inputs = from_batch(source, batch, source.choose(RULED_TOPK, small=1), spoiled=False)
+        return move_apart(source, inputs, "seq_lens", "query_start_loc") if flavour == "apart" else inputs
     batch = draw_batch(source, Wanted(walked=frozenset({"padding"}), kinds=3 if flavour == "engine" else 1))
     topk = source.integer(1, 5_000, near=TOPK, small=2)
-    return from_batch(source, batch, topk, spoiled=flavour == "garbage")
+    inputs = from_batch(source, batch, topk, spoiled=flavour == "garbage")
+    contexts = source.choose(("drawn", "longest", "long"), weights=(18, 1, 1), small=1)
+    return inputs if contexts == "drawn" else _lengthened(source, inputs, contexts)
+
+
+def _lengthened(source: Source, inputs: Inputs, contexts: str) -> Inputs:
+    """The same step with longer contexts, and as many entries a query as their sum allows."""
+    source.event(f"contexts: {contexts}")
+    lengths = cast(Array, inputs["seq_lens"])
+    most = INT32_MAX - np.minimum(lengths.data, INT32_MAX - 1)
+    longer = np.where(lengths.data > 0, most if contexts == "longest" else LONG, lengths.data)
+    topk = INT32_MAX // max(cast(int, inputs["num_tokens"]), 1)
+    return {**inputs, "seq_lens": lengths.with_values(longer), "topk": topk}
 
 
 def from_batch(source: Source, batch: Batch, topk: int, *, spoiled: bool) -> Inputs:

@@ -9,8 +9,9 @@ import numpy as np
 from oracles.arrays import Array, Inputs, Value, array
 from oracles.contract import Expected, Values
 from oracles.contracts._batch_domain import Wanted, draw_batch
-from oracles.contracts._garbage import draw_dtype, draw_flavour, spoil
+from oracles.contracts._garbage import MORE_FLAVOURS, draw_dtype, draw_flavour, spoil
 from oracles.contracts._reference import answer
+from oracles.contracts._ruled_steps import RULED, draw_ruled, move_apart
 from oracles.contracts._table_layouts import columns_apart, draw_views
 from oracles.domain import Source
 from reference.state_columns import stage_decode_state, state_columns
@@ -23,13 +24,17 @@ SPECULATIVE = (0, 1, 2, 4, 7)
 
 def columns_domain(source: Source) -> Inputs:
     """A step's table in each mode; lengths that mean nothing; or an input that must be refused."""
-    flavour = draw_flavour(source)
+    flavour = draw_flavour(source, MORE_FLAVOURS)
     if flavour == "refused":
         return _columns_refused(source)
     view = draw_views(source)
-    batch = draw_batch(source, Wanted(kinds=2 if flavour == "engine" else 1))
-    mode = source.choose(MODES, small=3 if flavour == "engine" else 2)
-    blocks = source.choose(SPECULATIVE, small=2)
+    if flavour in RULED:
+        batch = draw_ruled(source, flavour, Wanted())
+        mode = source.choose(MODES[1:], small=1)
+    else:
+        batch = draw_batch(source, Wanted(kinds=2 if flavour == "engine" else 1))
+        mode = source.choose(MODES, small=3 if flavour == "engine" else 2)
+    blocks = source.choose(SPECULATIVE, small=1 if flavour in RULED else 2)
     lengths = [*batch.seq_lens, *[0] * (batch.num_reqs_padded - len(batch.requests))]
     if source.choose((True, False), weights=(2, 1), small=1):
         table = batch.gathered(0)
@@ -44,13 +49,14 @@ def columns_domain(source: Source) -> Inputs:
     if flavour == "garbage" and lengths:
         past = table.shape[1] * batch.groups[0].block_size
         spoil(source, lengths, dtype, near=(past + 1, -1, past))
-    return {
+    inputs: Inputs = {
         "block_table": view(table, "int32"),
         "seq_lens": source.view(lengths, dtype, small=1),
         "mamba_cache_mode": mode,
         "block_size": batch.groups[0].block_size,
         "num_speculative_blocks": blocks,
     }
+    return move_apart(source, inputs, "block_table", "seq_lens") if flavour == "apart" else inputs
 
 
 def _columns_refused(source: Source) -> Inputs:
@@ -132,12 +138,13 @@ def _layout_traits(arrays: tuple[Array, ...]) -> dict[str, bool]:
 
 def staging_domain(source: Source) -> Inputs:
     """A decode step and the buffers of a graph; numbers that mean nothing; or an input that must be refused."""
-    flavour = draw_flavour(source)
+    flavour = draw_flavour(source, MORE_FLAVOURS)
     if flavour == "refused":
         return _staging_refused(source)
     view = draw_views(source)
-    batch = draw_batch(source, Wanted(walked=frozenset({"padding"}), kinds=2 if flavour == "engine" else 1))
-    blocks = source.choose(SPECULATIVE, small=2)
+    wanted = Wanted(walked=frozenset({"padding"}), kinds=2 if flavour == "engine" else 1)
+    batch = draw_ruled(source, flavour, wanted) if flavour in RULED else draw_batch(source, wanted)
+    blocks = source.choose((2, 4) if flavour in RULED else SPECULATIVE, small=1 if flavour in RULED else 2)
     rows = len(batch.requests)
     capacity = batch.num_reqs_padded + source.integer(0, 30, near=(0, 1), small=1)
     starts, accepted = list(batch.query_start_loc), [1 + row % (blocks + 1) for row in range(rows)]
@@ -145,7 +152,7 @@ def staging_domain(source: Source) -> Inputs:
     if flavour == "garbage":
         spoil(source, source.choose([item for item in (starts, accepted) if item]), "int32")
     states = (np.arange(rows * (1 + blocks)) * 5 + batch.ids.first % (1 << 30)).reshape(rows, 1 + blocks)
-    return {
+    inputs: Inputs = {
         "state_indices": view(states.astype(np.int32), "int32"),
         "query_start_loc": source.view(starts, types[0], small=1),
         "num_accepted_tokens": source.view(accepted, types[1], small=1),
@@ -154,6 +161,8 @@ def staging_domain(source: Source) -> Inputs:
         "query_start_loc_buffer": source.view(np.arange(capacity + 1) * 3 + 500, "int32", small=1),
         "num_accepted_buffer": source.view(np.arange(capacity) + 70, "int32", small=1),
     }
+    tensors = ("state_indices", "query_start_loc", "num_accepted_tokens", *BUFFERS)
+    return move_apart(source, inputs, *tensors) if flavour == "apart" else inputs
 
 
 def _staging_refused(source: Source) -> Inputs:

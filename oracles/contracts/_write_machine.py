@@ -26,13 +26,16 @@ TOKENS = (1, 2, 3, 0, 4, 5)
 
 LAYOUTS = (
     ("decode", "prefill", "unfused"),
+    ("unfused", "prefill", "decode"),
     ("decode", "unfused", "prefill"),
     ("unfused", "decode", "prefill"),
     ("prefill", "decode", "unfused"),
     ("prefill", "unfused", "decode"),
     ("unfused", "decode", "unfused", "prefill", "unfused"),
 )
-"""In which order a batch has the tokens of each path. Servers have decodes first; nothing rests on it."""
+"""In which order a batch has the tokens of each path. Servers have decodes first; nothing rests on it.
+
+The first two have every pair of paths in either order."""
 
 HOLES = ("none", "last", "first", "fewer", "past the last", "twice")
 """Which tokens of a real step have no slot: none; one that has -1; one behind the end of the slots; one with a slot
@@ -129,7 +132,8 @@ class Machine:
         unfused = source.integer(0, tokens, near=(0, 1, tokens), small=small)
         prefill = source.integer(0, tokens - unfused, near=(0, 1, tokens - unfused), small=small)
         sizes = {"unfused": unfused, "prefill": prefill, "decode": tokens - unfused - prefill}
-        layout = source.choose(LAYOUTS, weights=(5, 3, 2, 2, 2, 3), small=1)
+        mixed = sum(map(bool, sizes.values())) > 1
+        layout = source.choose(LAYOUTS, weights=(5, 2, 3, 2, 2, 2, 3), small=2 if self.first and mixed else 1)
         rows, begin = {}, 0
         for place, path in enumerate(layout):
             taken = source.integer(0, sizes[path], small=1) if path in layout[place + 1 :] else sizes[path]

@@ -144,9 +144,14 @@ def stale_tail(inputs: Inputs) -> bool:
 
 
 def ids_apart(inputs: Inputs) -> bool:
-    """Request numbers, or one group's numbers of blocks, or tokens computed that do not lie side by side."""
+    """Request numbers, or one group's numbers of blocks, or tokens computed that do not lie side by side.
+
+    Also numbers of blocks of groups that lie so far apart that a product in 32 bits does not reach the last one.
+    """
     names = ("idx_mapping", "num_computed_tokens") if "window_reach" in inputs else ("idx_mapping",)
-    return _apart(inputs, *names) or columns_apart(inputs, "num_blocks")
+    counts = cast(Array, inputs["num_blocks"])
+    far = counts.layout[0] < 1 << 31 <= (counts.shape[0] - 1) * counts.layout[0]
+    return _apart(inputs, *names) or columns_apart(inputs, "num_blocks") or far
 
 
 def tables_apart(inputs: Inputs) -> bool:

@@ -13,7 +13,7 @@ from oracles.contract import Binding, Contract, Expected, Input, Narrowing, Outp
 from oracles.contracts._reference import answer
 from oracles.contracts.chunk_metadata_known import KNOWN
 from oracles.contracts.chunk_metadata_relations import RELATIONS
-from oracles.domain import Source, note_lengths
+from oracles.domain import FEW, Source, far_stride, note_lengths
 from reference.chunk_metadata import chunk_metadata as reference
 
 LONGEST = 1 << 20
@@ -41,11 +41,14 @@ def agreeing(source: Source, chunk_size: int, dtype: str, lengths: list[int]) ->
     """A batch as an engine builds it."""
     start = source.integer(0, LONGEST, near=(0, 0, 0, 1, 7), small=2)
     cu = list(accumulate(lengths, initial=start))
-    return {
-        "cu_seqlens": source.view(cu, dtype),
-        "cu_seqlens_cpu": twin(source, cu),
-        "chunk_size": chunk_size,
-    }
+    device, host = source.view(cu, dtype), twin(source, cu)
+    few, plainest = 2 <= len(lengths) < FEW, start == 0 and chunk_size == 1 and lengths == [1, 1]
+    # Only where strides are drawn at all: a case that any stride shows is then reduced to a small one.
+    strided = device.strides is not None and few
+    if strided and source.choose((False, True), weights=(2, 1), small=2 if plainest else 1):
+        source.event("layout: far apart within 32 bits")
+        device = array(cu, dtype, (far_stride(len(cu)),))
+    return {"cu_seqlens": device, "cu_seqlens_cpu": host, "chunk_size": chunk_size}
 
 
 def disagreeing(source: Source, chunk_size: int, dtype: str, lengths: list[int]) -> Inputs:
@@ -114,8 +117,11 @@ def batch(source: Source) -> tuple[int, str, list[int]]:
     longest = max(LONGEST, min(2 * chunk_size, MOST_TOKENS))
     lengths = source.lengths(longest, near=[*near, *(n * chunk_size for n in (255, 256, 257))])
     left = min(source.choose(MOST_CHUNKS, weights=(30, 8, 1), small=1) * chunk_size, MOST_TOKENS)
+    behind = sum(length > 0 for length in lengths)
     for at, length in enumerate(lengths):
-        lengths[at] = min(length, left)
+        # A chunk is left for each sequence behind this one, so that the last ones of many are not all empty.
+        behind -= length > 0
+        lengths[at] = min(length, left, max(left - behind * chunk_size, chunk_size))
         left -= lengths[at]
     note_lengths(source, lengths)
     return chunk_size, dtype, lengths

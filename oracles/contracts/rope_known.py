@@ -135,7 +135,9 @@ def slot_past_the_cache(inputs: Inputs) -> bool:
     blocks, block_size, _ = cache.shape
     outside = slots >= blocks * block_size
     if not _has_values(inputs):  # Nobody minds then which place of the cache is written.
-        outside &= slots.astype(np.float64) * max(cache.layout) * cache.data.itemsize < 1 << 31
+        row = max(cache.layout) * cache.data.itemsize
+        wrapped = np.array([slot * row % (1 << 32) for slot in slots.tolist()], np.float64)
+        outside &= (slots.astype(np.float64) * row < 1 << 31) | (wrapped >= blocks * block_size * row)
     return bool(outside.any())
 
 
@@ -177,8 +179,18 @@ def position_that_wraps(inputs: Inputs) -> bool:
 
 def _far_apart(vector: Array) -> bool:
     """Elements whose places need more than 32 bits, though their stride does not."""
-    stride = abs(vector.layout[0]) if vector.data.ndim == 1 else 0
-    return stride < 1 << 31 <= stride * (vector.data.size - 1)
+    return vector.data.ndim == 1 and _wraps_along(vector, 0)
+
+
+def _wraps_along(tensor: Array, axis: int) -> bool:
+    stride = tensor.layout[axis]
+    return stride < 1 << 31 <= stride * (tensor.shape[axis] - 1)
+
+
+def tokens_that_wrap(inputs: Inputs) -> bool:
+    """Tokens or heads whose places need more than 32 bits, though the stride does not: products of two int32 wrap."""
+    axes = ("q_nope", 0), ("q_nope", 1), ("q_pe", 0), ("q_pe", 1), ("kv_c", 0), ("k_pe", 0)
+    return _runs(inputs) and any(_wraps_along(_tensor(inputs, name), axis) for name, axis in axes)
 
 
 def _is_outside(inputs: Inputs) -> np.ndarray:
@@ -236,6 +248,7 @@ ROPE_AND_CACHE_MLA: dict[str, Predicate] = {
         slot_past_the_cache,
         position_past_the_table,
         position_that_wraps,
+        tokens_that_wrap,
         slots_apart,
         fewer_slots_than_tokens,
         sine_of_another_layout,

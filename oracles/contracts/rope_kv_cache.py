@@ -26,7 +26,11 @@ CONTRACTS = (
             Input(name="cos", role="device", doc="that float or float32 [max_pos, P/2]"),
             Input(name="sin", role="device", doc="as cos"),
             Input(name="positions", role="device", doc=f"{INDEX} [T], rows of the table, clamped into it"),
-            Input(name="slot_mapping", role="device", doc=f"{INDEX} [<= T], where in the cache; -1: nowhere"),
+            Input(
+                name="slot_mapping",
+                role="device",
+                doc=f"{INDEX} [<= T], where in the cache; -1, and a slot past its last, write nothing",
+            ),
             Input(
                 name="k_scale",
                 role="scalar",

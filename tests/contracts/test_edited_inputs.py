@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 
 from oracles.arrays import Array, array
@@ -19,10 +20,21 @@ def odd_values(value):
     yield from ODD
     if not isinstance(value, Array):
         yield TENSOR
+    else:
+        yield from odd_tensors(value)
     if isinstance(value, tuple) and value:
         for odd in (*ODD, TENSOR):
             yield (odd, *value[1:])
             yield (*value[:-1], odd)
+
+
+def odd_tensors(value):
+    """A tensor without a dimension, with two more, without elements, and of two other dtypes."""
+    data = value.data
+    for other in (np.zeros((), data.dtype), data[None, None], data[..., None], data[:0], data[..., :0]):
+        yield Array(value.dtype, np.array(other))
+    yield Array("float32", np.zeros(data.shape, np.float32))
+    yield Array("uint8", np.zeros(data.shape, np.uint8))
 
 
 @pytest.mark.parametrize(("contract", "item"), [pytest.param(*it, id=f"{it[0].name}-{it[1].name}") for it in ARGUMENTS])

@@ -78,7 +78,6 @@ def test_the_buffers_that_were_passed_may_be_returned_behind_the_outputs(make):
             lambda cache, tables: {"cache": 1},
             "dict with y, z, cache; its 'cache' is not the buffer cache that was passed",
         ),
-        (lambda cache, tables: {"x": cache}, "dict with y, z, x; the contract has y, z, and behind"),
     ],
 )
 def test_anything_else_behind_the_outputs_is_a_wrong_shape(more, said):

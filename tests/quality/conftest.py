@@ -240,8 +240,9 @@ class Folder:
 
 
 @pytest.fixture
-def folder(request: pytest.FixtureRequest) -> Folder:
-    """Where the test lies: its faults, and their family."""
+def folder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Folder:
+    """Where the test lies: its faults, and their family. They import what those of several families share."""
+    monkeypatch.syspath_prepend(str(HERE))
     return Folder(request.path.parent)
 
 

@@ -179,6 +179,7 @@ MATCHED = {
         "position-behind-the-table",
         "query-without-a-slot",
     },
+    "tokens_that_wrap": {"tokens-far-apart"},
     "slots_apart": {"slots-apart"},
     "fewer_slots_than_tokens": {"fewer-slots-than-queries"},
     "sine_of_another_layout": {"sines-of-another-layout"},

@@ -204,3 +204,12 @@ class RefusesEmptyAppends(BlockTables):
 class CrashesWhereItShouldRefuse(BlockTables):
     def refuse_requests(self, *requests):
         assert all(0 <= request < self.count for request in requests)
+
+
+class AppliesTheFirst64Rows(BlockTables):
+    """As a persistent kernel does that goes on with its first row's ids: all others show those."""
+
+    def apply(self):
+        staged, self.staged = self.staged, [self.staged[row % 64] for row in range(len(self.staged))]
+        super().apply()
+        self.staged = staged

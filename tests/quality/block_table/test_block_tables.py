@@ -9,7 +9,7 @@ CONTRACT = "BlockTables"
 OPERATIONS = {
     "wrong_value:tables": """
         AppendsReplace AppendsInFront AppendsToTheAppliedRow AppendsGroupByGroup AppendsEvenWhereTheyRefuse
-        KeepsTheCallersLists
+        KeepsTheCallersLists AppliesTheFirst64Rows
         OverwritesLeaveTheOldTail OverwritesAppend OverwritesReplaceGroupsWithBlocksOnly ClearsNothing ClearsAtOnce
         ClearsTheFirstGroup MovesToItselfErase MovesLeaveTheSource MovesLeaveTheOldTail MovesBackwards
         MovesOnlyToEmptyRows SwapsOneGroup SwapsMove SwapsNothingWithAnEmptyRow

@@ -95,7 +95,9 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
 
 def shown(subject: Subject, inputs: Inputs, key: str) -> list[Failure]:
     """What the product says of a life, if it is this among others."""
-    if not key.startswith("host_sync") and right_on_plain_tensors(subject, inputs):
+    # Plain tensors lie in one piece, so they cannot show what strides do.
+    apart = any(item.strides is not None for _, item in arrays_of(inputs))
+    if not apart and not key.startswith("host_sync") and right_on_plain_tensors(subject, inputs):
         return []
     failures = judge(subject, inputs, fresh=False)
     return failures if any(failure.key == key for failure in failures) else []

@@ -6,6 +6,7 @@ import torch
 from correct_builders import Metadata, staged
 from correct_linear import Linear
 from faults_reuse import key_without, made_of
+from lost_bits import in_32_bits
 
 (
     CopiesShallowly, CopiesWhatIsTheBatchs, SharesAtAnyTime, AcceptsAnyBatch, AcceptsEqualBatches, AcceptsTheSameStep,
@@ -68,6 +69,27 @@ class UpdatesAsAligned(Linear):
     def first_columns(self, batch):
         last = (batch.seq_lens.to(torch.int64) - 1).clamp(min=0) // self.spec.block_size
         return last if getattr(self, "updates", False) else super().first_columns(batch)
+
+
+class ShiftsByPowersOfTwo(Linear):
+    def first_columns(self, batch):
+        columns = super().first_columns(batch)
+        if self.spec.mamba_cache_mode == "none":
+            return columns
+        return (batch.seq_lens.to(torch.int64) - 1).clamp(min=0) >> (self.spec.block_size.bit_length() - 1)
+
+
+class GoesOnWithTheLengthsOfItsFirstRows(Linear):
+    """As 64 programs of a persistent kernel do."""
+
+    def first_columns(self, batch):
+        columns = super().first_columns(batch)
+        return columns[torch.arange(len(columns)) % 64]
+
+
+class MultipliesRowsIn32Bits(Linear):
+    def table_fields(self, batch, plan, block_table, slot_mapping):
+        return super().table_fields(batch, plan, in_32_bits(block_table, 0), slot_mapping)
 
 
 class TakesColumnsOfAnEarlierStep(Linear):

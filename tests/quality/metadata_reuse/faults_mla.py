@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from correct_mla import Mla
 from faults_reuse import key_without, made_of
+from lost_bits import in_32_bits
 
 (
     CopiesShallowly, CopiesWhatIsTheBatchs, SharesAtAnyTime, AcceptsAnyBatch, AcceptsEqualBatches, AcceptsTheSameStep,
@@ -21,6 +22,22 @@ KeyWithoutCausal = key_without(Mla, "causal")
 
 
 # Pages.
+
+
+class MultipliesRowsIn32Bits(Mla):
+    def pages(self, indptr, block_table, size):
+        return super().pages(indptr, in_32_bits(block_table, 0), size)
+
+
+class MasksPlacesInBlocks(Mla):
+    """Right where a block has a power of two of tokens."""
+
+    def pages(self, indptr, block_table, size):
+        found, k = super().pages(indptr, block_table, size), self.spec.block_size
+        ends, places = indptr[1:], torch.arange(size, dtype=torch.int32, device=self.device)
+        row = (places[:, None] >= ends).sum(1).clamp(max=max(ends.shape[0] - 1, 0))
+        token = places - indptr[row]
+        return torch.where(found >= 0, found - token % k + (token & (k - 1)), found)
 
 
 class KeepsTheSourcesPages(Mla):

@@ -31,10 +31,11 @@ LINEAR = {
     "wrong_value:prefill_state_indices": "CopiesTheOldSlice",
     "wrong_value:non_spec_state_indices_tensor": """
         UpdatesAsAligned TakesColumnsOfAnEarlierStep WorksInTheSourcesStates StridesChange PaddingKeepsItsIds
-        RemembersColumnsByAddress RemembersStatesByStep UsesTheFirstTable ReturnsTheLastGroupFirst
+        RemembersColumnsByAddress RemembersStatesByStep UsesTheFirstTable ReturnsTheLastGroupFirst ShiftsByPowersOfTwo
+        GoesOnWithTheLengthsOfItsFirstRows
     """,
     "wrong_value:spec_state_indices_tensor": "WorksInOneBufferForAll",
-    "unwritten:non_spec_state_indices_tensor": "LeavesItsBuffersAsTheyWere",
+    "unwritten:non_spec_state_indices_tensor": "LeavesItsBuffersAsTheyWere MultipliesRowsIn32Bits",
     "address_moved:non_spec_state_indices_tensor": "ForgetsToRestage KeepsBuffersOfOneSize WritesToOldMemoryToo",
     "address_moved:non_spec_query_start_loc": "CopiesWhatIsTheBatchs",
     "address_moved:chunk_indices": "CopiesChunks",
@@ -56,10 +57,11 @@ MLA = {
     "stale:block_table": "KeepsTheSourcesTable",
     "wrong_value:slot_mapping": "CopiesTheSourcesSlots",
     "wrong_value:paged_kv_indices": """
-        DoesNotRefreshPages TailIsNull ColumnsPastTheRowAreClamped WorksInOneBufferForAll UsesTheFirstTable
-        ReturnsTheLastGroupFirst
+        MasksPlacesInBlocks DoesNotRefreshPages TailIsNull ColumnsPastTheRowAreClamped WorksInOneBufferForAll
+        UsesTheFirstTable ReturnsTheLastGroupFirst
     """,
     "unwritten:paged_kv_indices": "TailKeepsOldPages",
+    "uninitialised_read:paged_kv_indices": "MultipliesRowsIn32Bits",
     "unwritten:paged_kv_indptr": "PaddingKeepsOldStarts",
     "wrong_value:seq_lens": """
         IgnoresVarlen GivesQueriesWithoutACausalMask GivesQueriesWithoutTokens AddsToSharedLengths

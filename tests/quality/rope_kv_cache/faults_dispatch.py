@@ -84,6 +84,12 @@ def prompts_take_the_first_slots(call, slots):
     call.paths.fused(call.prefill_rows, None if slots is None else slots[: len(call.prefill_rows)])
 
 
+@replaces("prefill")
+def prompts_take_the_slots_behind_those_of_decodes(call, slots):
+    begin = len(call.decode_rows)
+    call.paths.fused(call.prefill_rows, slots_of_rows(slots, range(begin, begin + len(call.prefill_rows))))
+
+
 @replaces("decode")
 def a_batch_with_prompts_has_no_decodes(call, slots):
     if not call.prefill_rows:

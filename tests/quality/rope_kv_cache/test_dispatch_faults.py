@@ -17,7 +17,8 @@ FAULTS = {
     "wrong_value:rotated_again": "decode_rows_are_rotated_twice prompts_begin_behind_decodes",
     "wrong_value:kv_cache": """
         neither_writes writes_before_it_rotates leaves_keys_to_a_fused_path knows_one_run_of_rows
-        prompts_take_the_first_slots a_batch_with_prompts_has_no_decodes dummy_runs_write_slot_0
+        prompts_take_the_first_slots prompts_take_the_slots_behind_those_of_decodes
+        a_batch_with_prompts_has_no_decodes dummy_runs_write_slot_0
         profiling_writes_the_first_slots remembers_slots_by_identity
     """,
     "wrong_value:q_out": """
@@ -43,6 +44,21 @@ PLANTED = [
 def test_a_fault_is_found(spec: str, key: str, look_for) -> None:
     found = look_for(CONTRACT, spec, key)
     assert found.median <= found.given, found.needed
+
+
+@pytest.mark.parametrize(
+    ("fault", "key"),
+    [
+        ("prompts_take_the_slots_behind_those_of_decodes", "wrong_value:kv_cache"),
+        ("prompts_take_the_first_slots", "wrong_value:kv_cache"),
+        ("prompts_begin_behind_decodes", "wrong_value:rotated_again"),
+        ("decodes_come_first", "wrong_value:q_out"),
+        ("knows_one_run_of_rows", "wrong_value:kv_cache"),
+    ],
+)
+def test_an_order_of_paths_that_is_assumed_is_found_in_the_small_scope(fault: str, key: str, look_for, folder) -> None:
+    found = look_for(CONTRACT, f"faults_dispatch.py:{fault}", key, samples=0)
+    assert found.median <= len(folder.stream(CONTRACT).small), found.needed
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,21 @@ SLOT_FAULTS = {
     """,
 }
 
+SIZE_FAULTS = {
+    "wrong_value:kv_cache": """
+        masks_places_as_if_block_sizes_were_powers_of_two shifts_slots_as_if_block_sizes_were_powers_of_two
+        sixteen_programs_keep_their_slots thirty_two_programs_keep_their_slots sixty_four_programs_keep_their_slots
+        a_hundred_and_twenty_eight_programs_keep_their_slots
+        tokens_of_kv_c_in_32_bits slots_in_32_bits blocks_in_32_bits places_in_32_bits
+    """,
+    "wrong_value:k_pe_out": "tokens_of_k_pe_in_32_bits",
+    "wrong_value:q_out": """
+        sixteen_programs_keep_their_rows sixty_four_programs_keep_their_rows
+        tokens_of_q_nope_in_32_bits tokens_of_q_pe_in_32_bits heads_of_q_nope_in_32_bits heads_of_q_pe_in_32_bits
+        rows_of_cos_in_32_bits rows_of_sin_in_32_bits positions_in_32_bits
+    """,
+}
+
 PLANTED = [
     pytest.param(f"{file}:{fault}", key, id=f"{fault}-{key.partition(':')[0]}")
     for file, faults in (
@@ -104,6 +119,21 @@ PLANTED = [
 def test_a_fault_is_found(spec: str, key: str, look_for) -> None:
     found = look_for(CONTRACT, spec, key)
     assert found.median <= found.given, found.needed
+
+
+IN_EVERY_RUN = [
+    *[(f"faults_sizes.py:{fault}", key) for key, names in SIZE_FAULTS.items() for fault in names.split()],
+    ("faults_cache.py:keeps_the_scale_in_float64", "wrong_value:kv_cache"),
+    ("faults_rotation.py:knows_the_tokens_of_the_slot_mapping_only", "unwritten:q_out"),
+    ("faults_slots.py:masks_places_as_if_blocks_were_of_16", "wrong_value:kv_cache"),
+]
+"""Few samples have these sizes and values, so that every small scope has them."""
+
+
+@pytest.mark.parametrize(("spec", "key"), IN_EVERY_RUN, ids=[spec.partition(":")[2] for spec, _ in IN_EVERY_RUN])
+def test_a_fault_is_found_in_the_small_scope(spec: str, key: str, look_for, folder) -> None:
+    found = look_for(CONTRACT, spec, key, samples=0)
+    assert found.median <= len(folder.stream(CONTRACT).small), found.needed
 
 
 CORRECT = [

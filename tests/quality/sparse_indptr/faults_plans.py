@@ -87,6 +87,12 @@ def knows_granules_of_16(call, row, begin, room):
     return begin + max(room * call.kv_granularity // 16 * 16, 1)
 
 
+@replaces("cut")
+def takes_granules_for_powers_of_two(call, row, begin, room):
+    granule = 1 << (call.kv_granularity.bit_length() - 1)
+    return begin + max(-(-room * call.kv_granularity // granule) * granule, 1)
+
+
 @replaces("filled")
 def pieces_overlap(steps, call):
     return [_moved(tile, -1) for tile in filled(steps, call)]

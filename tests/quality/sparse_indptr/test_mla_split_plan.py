@@ -10,7 +10,8 @@ FAULTS = {
     "wrong_value:work_indptr": """
         one_split_takes_everything the_longest_row_is_a_share
         rows_are_never_cut every_row_is_cut_for_all_splits the_last_split_takes_what_is_left
-        cuts_one_entry_late cuts_at_multiples_from_the_batch knows_granules_of_16 pieces_overlap
+        cuts_one_entry_late cuts_at_multiples_from_the_batch knows_granules_of_16 takes_granules_for_powers_of_two
+        pieces_overlap
         pieces_leave_an_entry_out the_last_entry_is_left_out every_tile_ends_with_its_last_query
         rows_without_entries_have_no_work rows_without_queries_have_no_work empty_rows_are_not_numbered
         the_last_row_is_forgotten knows_no_tiles a_tile_has_one_query_more a_full_row_has_an_empty_tile
