@@ -235,7 +235,7 @@ def test_two_faults_of_one_place_are_told_apart_by_their_traits(examine):
             "return indices, offsets + wrong",
         ]
     )
-    result = examine(body, samples=150)
+    result = examine(body, samples=300)
     assert sorted(finding.bucket for finding in result.findings) == [
         "wrong_value:chunk_offsets:int64",
         "wrong_value:chunk_offsets:strided",
