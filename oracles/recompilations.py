@@ -8,6 +8,7 @@ of it (``n=i32:D``, ``n: i32 divisible``) or with the number that it was compile
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -44,15 +45,18 @@ class Recompilations:
         """The kernels of a mode that were compiled too often.
 
         One call may launch a kernel for several things, such as queries in 16 bits and keys in 32; each may be compiled
-        as often as one alone. A count that a kernel is compiled for makes other variants in other calls.
+        as often as one alone. A number that a kernel is declared to be compiled for makes another thing in every call.
         """
         found = []
         for kernel in sorted({_kernel(variant) for variant in self.variants[mode]}):
             own = {variant: _parameters(variant) for variant in self.variants[mode] if _kernel(variant) == kernel}
             declared = _always_constant(own.values())
-            roles = max(len({_role(own[variant], declared) for variant in call}) for call in self.calls[mode, kernel])
-            if len(own) > MOST * roles:
-                found.append(Recompiled(kernel, f"{len(own)} compilations for {mode}; {_difference(own)}; {HINT}"))
+            roles = {variant: _role(parameters, declared) for variant, parameters in own.items()}
+            allowed = MOST * max(len({roles[variant] for variant in call}) for call in self.calls[mode, kernel])
+            role, count = Counter(roles.values()).most_common(1)[0]
+            if count > MOST or len(own) > allowed:
+                shown = own if len(own) > allowed else {name: own[name] for name in own if roles[name] == role}
+                found.append(Recompiled(kernel, f"{len(shown)} compilations for {mode}; {_difference(shown)}; {HINT}"))
         return found
 
 

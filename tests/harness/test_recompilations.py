@@ -44,6 +44,11 @@ def test_a_kernel_that_a_call_launches_for_two_things_may_be_compiled_twice_for_
     assert failures(*heads, [emulated("bf16", "D"), emulated("bf16", "D").replace("64", "1")]) == []
 
 
+def test_three_for_one_of_several_things_are_too_many() -> None:
+    calls = [[emulated("bf16", "D", count), emulated("fp32", "D")] for count in ("", ":D", ":S")]
+    assert failures(*calls) == [f"3 compilations for mode; n is i32, i32:D or i32:S; {HINT}"]
+
+
 @pytest.mark.parametrize("launches", [1, 2, 3])
 def test_launches_that_differ_in_what_is_assumed_of_counts_allow_no_more(launches) -> None:
     variants = [emulated(count=count) for count in ("", ":D", "=x")]
