@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from oracles.arrays import Inputs
+from oracles.arrays import Array, Inputs
 from oracles.contracts import _reuse_story as story
 from reference.metadata_records import Batch, LinearConfig, LinearMetadata, LinearSpec, MlaConfig, MlaMetadata, MlaSpec
 from reference.metadata_reuse import build_linear, build_mla, is_staged
@@ -172,6 +172,14 @@ class MlaBuild:
     spec: MlaSpec
     config: MlaConfig
     right: MlaMetadata
+    row_stride: int
+
+    @property
+    def rows_wrap(self) -> bool:
+        """Whether a row with pages begins where 32 bits do not reach, though its table's stride needs no more."""
+        lengths = np.diff(self.right.paged_kv_indptr)
+        last = int(np.flatnonzero(lengths)[-1]) if lengths.any() else 0
+        return self.row_stride < 1 << 31 <= last * self.row_stride
 
     @property
     def queries_apart(self) -> bool:
@@ -201,4 +209,6 @@ def mla_builds(inputs: Inputs) -> Iterator[MlaBuild]:
         for group in story.groups_of(arguments, story.MLA, step):
             spec = story.spec_of(arguments["groups"][group])
             assert isinstance(spec, MlaSpec)
-            yield MlaBuild(batch, spec, config, build_mla(batch, spec, config, *story.table_of(arguments, step, group)))
+            right = build_mla(batch, spec, config, *story.table_of(arguments, step, group))
+            table = cast(Array, story.table_of(inputs, step, group)[0])
+            yield MlaBuild(batch, spec, config, right, table.layout[0])

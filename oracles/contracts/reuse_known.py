@@ -108,13 +108,11 @@ def first_page_for_added_queries(inputs: Inputs) -> bool:
     return any(build.pages_apart for build in upstream.mla_builds(inputs))
 
 
-def kernels_of_two_kinds(inputs: Inputs) -> bool:
-    """Groups whose kernels are compiled for other constants: blocks of two sizes, or rows of a fixed width in some."""
-    groups, wide = cast("tuple[tuple[Any, ...], ...]", inputs["groups"]), inputs["varlen_width"] != 0
-    return len({(group[1], wide and group[5]) for group in groups}) > 1
+def rows_that_wrap(inputs: Inputs) -> bool:
+    """A table whose rows lie so far apart that a row with pages begins where 32 bits do not reach."""
+    return any(build.rows_wrap for build in upstream.mla_builds(inputs))
 
 
 MLA: dict[str, Callable[[Inputs], bool]] = {
-    predicate.__name__: predicate
-    for predicate in (padding_gets_a_query, first_page_for_added_queries, kernels_of_two_kinds)
+    predicate.__name__: predicate for predicate in (padding_gets_a_query, first_page_for_added_queries, rows_that_wrap)
 }
