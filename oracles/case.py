@@ -124,7 +124,7 @@ class Case:
                 raise CaseError(f"{path}: origin.{name}: {document.origin[name]!r} is no text")
         try:
             inputs = {name: _decode(name, value, path) for name, value in document.inputs.items()}
-        except (ValueError, TypeError, OverflowError) as error:
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
             raise CaseError(f"{path}: {error}") from error
         return cls(
             contract=document.contract,

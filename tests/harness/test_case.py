@@ -233,6 +233,7 @@ REFUSED = {
     "neither data nor npz": (document(inputs={"x": {"dtype": "int32", "shape": [0]}}), "x: exactly one"),
     "both data and npz": (with_array(npz="x"), "x: exactly one"),
     "deep lists": (DEEP.replace("@", "[" * 9000 + "]" * 9000).encode(), ""),
+    "lists that a parser takes": (DEEP.replace("@", "[" * 700 + "]" * 700).encode(), "recursion"),
     "deep objects": (DEEP.replace("@", '{"a":' * 9000 + "1" + "}" * 9000).encode(), ""),
 }
 
