@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import os
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from reference import errors
 
 CONTRACTS = all_contracts()
 SMALL = Scope(2, 2)
+SAMPLES = 300 if os.environ.get("ORACLES_NIGHTLY") == "1" else 120
 LONGEST_RECORD = 60  # lines, about: what adding a contract costs beside its functions
 
 every_contract = pytest.mark.parametrize("contract", CONTRACTS, ids=lambda contract: contract.full_name)
@@ -29,7 +31,7 @@ every_call = pytest.mark.parametrize(
 )
 
 
-def sampled(contract: Contract, count: int = 300) -> list:
+def sampled(contract: Contract, count: int = SAMPLES) -> list:
     return [contract.domain(Sampler(17, index)) for index in range(count)]
 
 
