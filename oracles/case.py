@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from oracles.arrays import DTYPES, Array, Inputs, Value, arrays_of
-from oracles.notation import listed, plain
+from oracles.notation import shortened
 from oracles.state import free
 
 SCHEMA = 1
@@ -331,7 +331,7 @@ def sizes(inputs: Inputs) -> str:
     for name, value in arrays.items():
         layout = f" strides {value.strides}" if value.strides is not None else ""
         layout += f" offset {value.offset}" if value.offset else ""
-        parts.append(f"{name} {value.dtype}{list(value.shape)}{layout} = {_short(value)}")
+        parts.append(f"{name} {value.dtype}{list(value.shape)}{layout} = {shortened(value.dtype, value.data, 12, 9)}")
     named = {name.split("[")[0] for name in arrays}
     parts += [f"{name}={_scalar(value)}" for name, value in inputs.items() if name not in named]
     return ", ".join(parts)
@@ -340,11 +340,3 @@ def sizes(inputs: Inputs) -> str:
 def _scalar(value: Value) -> str:
     text = repr(value)
     return text if len(text) <= LONGEST_SCALAR else f"{text[: LONGEST_SCALAR - 4]} ..."
-
-
-def _short(value: Array) -> str:
-    flat = value.data.ravel()
-    if flat.size <= 12:
-        return listed(value.dtype, value.data)
-    first = ", ".join(plain(value.dtype, element) for element in flat[:9])
-    return f"[{first}, ... {plain(value.dtype, flat[-1])}]"

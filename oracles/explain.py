@@ -15,7 +15,7 @@ from oracles.contract import Contract, OnlyMemorySafety, Refused, Values
 from oracles.contracts import by_name as contract_by_name
 from oracles.differences import AS_EXPECTED, Returned, described, difference
 from oracles.messages import Found, Show, Shown
-from oracles.notation import listed, plain
+from oracles.notation import listed, shortened
 from oracles.results import Settings
 from oracles.run import Plan
 from oracles.session import CannotLoad, Death, Session, Task
@@ -53,15 +53,7 @@ def _value(value: Value) -> str:
         return repr(value)
     layout = "" if value.strides is None else f", strides {list(value.strides)}"
     layout += f", {value.offset} elements into its buffer" if value.offset else ""
-    return f"{value.dtype}{list(value.shape)}{layout} = {_elements(value)}"
-
-
-def _elements(value: Array) -> str:
-    flat = value.data.ravel()
-    if flat.size <= 32:
-        return listed(value.dtype, value.data)
-    first = ", ".join(plain(value.dtype, element) for element in flat[:24])
-    return f"[{first}, ... {plain(value.dtype, flat[-1])}]"
+    return f"{value.dtype}{list(value.shape)}{layout} = {shortened(value.dtype, value.data, 32, 24)}"
 
 
 def _expectation(contract: Contract, case: Case) -> str:

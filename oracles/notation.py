@@ -50,6 +50,15 @@ def listed(dtype: str, data: npt.NDArray[Any], longest: int | None = None) -> st
     return text
 
 
+def shortened(dtype: str, data: npt.NDArray[Any], most: int, first: int) -> str:
+    """All elements in nested brackets, of more than ``most`` the first few in order, and the last one."""
+    flat = data.ravel()
+    if flat.size <= most:
+        return listed(dtype, data)
+    shown = ", ".join(plain(dtype, element) for element in flat[:first])
+    return f"[{shown}, ... {plain(dtype, flat[-1])}]"
+
+
 def _parts(dtype: str, data: npt.NDArray[Any]) -> Iterator[str]:
     if data.ndim == 0:
         yield plain(dtype, data[()])

@@ -49,7 +49,10 @@ class Recompilations:
         """
         found = []
         for kernel in sorted({_kernel(variant) for variant in self.variants[mode]}):
-            own = {variant: _parameters(variant) for variant in self.variants[mode] if _kernel(variant) == kernel}
+            names = [variant for variant in self.variants[mode] if _kernel(variant) == kernel]
+            if len(names) <= MOST:
+                continue  # this is asked after every case: what is few enough need not be taken apart
+            own = {variant: _parameters(variant) for variant in names}
             declared = _always_constant(own.values())
             roles = {variant: _role(parameters, declared) for variant, parameters in own.items()}
             allowed = MOST * max(len({roles[variant] for variant in call}) for call in self.calls[mode, kernel])

@@ -46,7 +46,7 @@ def complaint(inputs: Inputs, families: Sequence[str]) -> str | None:
             _refuse_several_dtypes(inputs)
     except ContractError as error:
         return str(error)
-    return _unspecified({name: story.plain(value) for name, value in inputs.items()})
+    return _unspecified(story.plain_inputs(inputs))
 
 
 def _refuse_bad_sizes(inputs: Inputs) -> None:
@@ -158,17 +158,13 @@ def _refuse_too_large(spec: Spec, config: Config, block_table: npt.NDArray[Any])
 
 def _unspecified(arguments: Mapping[str, Any]) -> str | None:
     """What keeps the specification from saying what each build gives."""
-    for step in range(len(arguments["steps"])):
-        batch = story.batch_of(arguments, step)
-        for family in story.families(arguments):
-            config = story.config_of(arguments, family)
-            for group in story.groups_of(arguments, family, step):
-                spec = story.spec_of(arguments["groups"][group])
-                try:
-                    _refuse_too_large(spec, config, story.table_of(arguments, step, group)[0])
-                    build(batch, spec, config, *story.table_of(arguments, step, group))
-                except ContractError as error:
-                    return f"step {step}, group {group}: {error}"
-                except OnlyMemorySafety as error:
-                    return f"step {step}, group {group}: nothing is promised for it: {error}"
+    for given in story.givens(arguments):
+        place = f"step {given.step}, group {given.group}"
+        try:
+            _refuse_too_large(given.spec, given.config, given.block_table)
+            build(given.batch, given.spec, given.config, given.block_table, given.slot_mapping)
+        except ContractError as error:
+            return f"{place}: {error}"
+        except OnlyMemorySafety as error:
+            return f"{place}: nothing is promised for it: {error}"
     return None

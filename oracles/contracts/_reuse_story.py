@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from oracles.arrays import Array
+from oracles.arrays import Array, Inputs
 from reference.metadata_records import Batch, LinearConfig, LinearSpec, MlaConfig, MlaSpec
 
 LINEAR, MLA = "linear", "mla"
@@ -89,6 +89,35 @@ def plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(map(plain, value))
     return value.data if isinstance(value, Array) else value
+
+
+def plain_inputs(inputs: Inputs) -> dict[str, Any]:
+    """Inputs with their arrays as NumPy has them."""
+    return {name: plain(value) for name, value in inputs.items()}
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the builder of one group is given in a step."""
+
+    step: int
+    group: int
+    batch: Batch
+    spec: LinearSpec | MlaSpec
+    config: LinearConfig | MlaConfig
+    block_table: Any
+    slot_mapping: Any
+
+
+def givens(arguments: Arguments) -> Iterator[Given]:
+    """What each builder is given, of all steps, families and groups."""
+    for step in range(len(arguments["steps"])):
+        batch = batch_of(arguments, step)
+        for family in families(arguments):
+            config = config_of(arguments, family)
+            for group in groups_of(arguments, family, step):
+                spec = spec_of(arguments["groups"][group])
+                yield Given(step, group, batch, spec, config, *table_of(arguments, step, group))
 
 
 def is_alone(arguments: Arguments, group: int) -> bool:

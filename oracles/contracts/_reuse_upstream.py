@@ -201,14 +201,10 @@ class MlaBuild:
 
 def mla_builds(inputs: Inputs) -> Iterator[MlaBuild]:
     """The builds of all steps and groups."""
-    arguments = {name: story.plain(value) for name, value in inputs.items()}
-    config = story.config_of(arguments, story.MLA)
-    assert isinstance(config, MlaConfig)
-    for step in range(len(arguments["steps"])):
-        batch = story.batch_of(arguments, step)
-        for group in story.groups_of(arguments, story.MLA, step):
-            spec = story.spec_of(arguments["groups"][group])
-            assert isinstance(spec, MlaSpec)
-            right = build_mla(batch, spec, config, *story.table_of(arguments, step, group))
-            table = cast(Array, story.table_of(inputs, step, group)[0])
-            yield MlaBuild(batch, spec, config, right, table.layout[0])
+    for given in story.givens(story.plain_inputs(inputs)):
+        spec, config = given.spec, given.config
+        assert isinstance(spec, MlaSpec)
+        assert isinstance(config, MlaConfig)
+        right = build_mla(given.batch, spec, config, given.block_table, given.slot_mapping)
+        table = cast(Array, story.table_of(inputs, given.step, given.group)[0])
+        yield MlaBuild(given.batch, spec, config, right, table.layout[0])

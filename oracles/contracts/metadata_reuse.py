@@ -29,24 +29,15 @@ def exercise(implementation: Any, arguments: Mapping[str, Any], builders: Builde
     return Engine(implementation, builders, arguments).live()
 
 
-def _plain(inputs: Inputs) -> dict[str, Any]:
-    """Arrays as NumPy has them."""
-    return {name: story.plain(value) for name, value in inputs.items()}
-
-
 def specified(inputs: Inputs) -> list[tuple[story.Event, dict[str, Any]]]:
     """Every event of a life, and what the specification says of each field."""
-    arguments = _plain(inputs)
+    arguments = story.plain_inputs(inputs)
     made: dict[tuple[int, int], Any] = {}
     staged: dict[tuple[int, int], bool] = {}
-    for step in range(len(arguments["steps"])):
-        batch = story.batch_of(arguments, step)
-        for family in story.families(arguments):
-            config = story.config_of(arguments, family)
-            for group in story.groups_of(arguments, family, step):
-                spec = story.spec_of(arguments["groups"][group])
-                staged[step, group] = is_staged(batch, spec, config)
-                made[step, group] = build(batch, spec, config, *story.table_of(arguments, step, group))
+    for given in story.givens(arguments):
+        place = given.step, given.group
+        staged[place] = is_staged(given.batch, given.spec, given.config)
+        made[place] = build(given.batch, given.spec, given.config, given.block_table, given.slot_mapping)
     absent = dict.fromkeys(fields_of(story.families(arguments)), ABSENT)
     names = {event: FIELDS[arguments["groups"][event.group][0]] for event in story.events(arguments, staged)}
     return [(event, absent | _fields(event, made, own)) for event, own in names.items()]
@@ -105,7 +96,7 @@ def traits(inputs: Inputs) -> frozenset[str]:
 
 def sketch(inputs: Inputs) -> str:
     """The life in words."""
-    return sketches.sketch(_plain(inputs), specified(inputs))
+    return sketches.sketch(story.plain_inputs(inputs), specified(inputs))
 
 
 def _inputs() -> tuple[Input, ...]:

@@ -64,9 +64,9 @@ def rope_drawn():
 
 
 @functools.cache
-def _sampled(name, count=40):
+def _sampled(name, count=40, seed=5):
     contract = by_name(name)
-    drawn = (contract.domain(Sampler(5, number)) for number in range(2 * count))
+    drawn = (contract.domain(Sampler(seed, number)) for number in range(2 * count))
     return [inputs for inputs in drawn if isinstance(contract.expected(inputs), Values)][:count]
 
 
