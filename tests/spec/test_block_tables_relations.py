@@ -1,6 +1,5 @@
 """The laws of the class BlockTables (4.1) hold on the specification, and each one catches faults planted here."""
 
-import functools
 import itertools
 from copy import deepcopy
 
@@ -10,29 +9,16 @@ import pytest
 from oracles.arrays import array
 from oracles.contract import Values
 from oracles.contracts import by_name
-from oracles.domain import Sampler, Scope, walk
 from reference.block_table import BlockTables
 from reference.errors import ContractError
 
 CONTRACT = by_name("block_table.BlockTables")
 BY_NAME = {law.name: law for law in CONTRACT.relations}
 each_law = pytest.mark.parametrize("law", CONTRACT.relations, ids=list(BY_NAME))
-SAMPLED, MANY = 40, 200
+NAME, SAMPLED, MANY, SEED = CONTRACT.full_name, 40, 200, 3
 
 LEAST = dict.fromkeys(("clearing_is_overwriting_with_nothing", "overwriting_is_clearing_and_appending"), SAMPLED // 6)
 """Not every life has a request that is done, or one that comes back."""
-
-
-@functools.cache
-def sampled(count=SAMPLED):
-    drawn = (CONTRACT.domain(Sampler(3, number)) for number in range(2 * count))
-    return [inputs for inputs in drawn if isinstance(CONTRACT.expected(inputs), Values)][:count]
-
-
-@functools.cache
-def small():
-    walked = (inputs for inputs, _ in walk(CONTRACT.domain, Scope(2, 2)))
-    return [inputs for inputs in walked if isinstance(CONTRACT.expected(inputs), Values)]
 
 
 def specification(inputs):
@@ -62,13 +48,13 @@ def life(kind):
 
 
 @each_law
-def test_holds_on_sampled_inputs_and_applies_to_many_of_them(law, applications):
-    assert applications(law, sampled(), specification) >= LEAST.get(law.name, SAMPLED // 4)
+def test_holds_on_sampled_inputs_and_applies_to_many_of_them(law, applications, sampled):
+    assert applications(law, sampled(NAME, SAMPLED, SEED), specification) >= LEAST.get(law.name, SAMPLED // 4)
 
 
 @each_law
-def test_holds_on_every_small_input(law):
-    for inputs in small():
+def test_holds_on_every_small_input(law, small):
+    for inputs in small(NAME):
         assert law.holds(life(BlockTables), inputs) is None
 
 
@@ -250,8 +236,10 @@ def test_every_law_has_a_planted_fault():
 
 
 @pytest.mark.parametrize(("name", "fault"), CAUGHT, ids=[f"{name}-{fault.__name__}" for name, fault in CAUGHT])
-def test_catches_a_planted_fault(name, fault):
-    problems = (BY_NAME[name].holds(life(fault), inputs) for inputs in itertools.chain(small(), sampled(MANY)))
+def test_catches_a_planted_fault(name, fault, small, sampled):
+    problems = (
+        BY_NAME[name].holds(life(fault), inputs) for inputs in itertools.chain(small(NAME), sampled(NAME, MANY, SEED))
+    )
     found = next((problem for problem in problems if problem), None)
     assert found, f"{name} accepts a wrong class on every input"
     assert "\n" not in found
@@ -271,7 +259,7 @@ def without_the_last_row(inputs):
 
 @each_law
 @pytest.mark.parametrize("fault", [without_the_last_gather, without_the_last_group, without_the_last_row])
-def test_outputs_of_a_wrong_shape_break_every_law(law, fault):
-    problems = {law.holds(fault, inputs) for inputs in sampled()[:20]} - {None}
+def test_outputs_of_a_wrong_shape_break_every_law(law, fault, sampled):
+    problems = {law.holds(fault, inputs) for inputs in sampled(NAME, SAMPLED, SEED)[:20]} - {None}
     assert problems
     assert all("gathers, not" in problem or "groups, not" in problem or "has shape" in problem for problem in problems)

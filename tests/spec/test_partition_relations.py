@@ -7,24 +7,11 @@ import pytest
 
 from oracles.contract import Values
 from oracles.contracts import by_name
-from oracles.domain import Sampler, Scope, walk
 
 CONTRACT = by_name("state_columns.spec_token_partition")
 BY_NAME = {law.name: law for law in CONTRACT.relations}
 each_law = pytest.mark.parametrize("law", CONTRACT.relations, ids=list(BY_NAME))
-SAMPLED, MANY = 40, 200
-
-
-@functools.cache
-def sampled(count=SAMPLED):
-    drawn = (CONTRACT.domain(Sampler(5, number)) for number in range(2 * count))
-    return [inputs for inputs in drawn if isinstance(CONTRACT.expected(inputs), Values)][:count]
-
-
-@functools.cache
-def small():
-    walked = (inputs for inputs, _ in walk(CONTRACT.domain, Scope(2, 2)))
-    return [inputs for inputs in walked if isinstance(CONTRACT.expected(inputs), Values)]
+NAME, SAMPLED, MANY, SEED = CONTRACT.full_name, 40, 200, 5
 
 
 def specification(inputs):
@@ -34,13 +21,13 @@ def specification(inputs):
 
 
 @each_law
-def test_holds_on_sampled_inputs_and_applies_to_many_of_them(law, applications):
-    assert applications(law, sampled(), specification) >= SAMPLED // 4
+def test_holds_on_sampled_inputs_and_applies_to_many_of_them(law, applications, sampled):
+    assert applications(law, sampled(NAME, SAMPLED, SEED), specification) >= SAMPLED // 4
 
 
 @each_law
-def test_holds_on_every_small_input(law):
-    for inputs in small():
+def test_holds_on_every_small_input(law, small):
+    for inputs in small(NAME):
         assert law.holds(specification, inputs) is None
 
 
@@ -156,8 +143,8 @@ def test_every_law_has_a_planted_fault():
 
 
 @pytest.mark.parametrize(("name", "fault"), CAUGHT, ids=[f"{name}-{fault.__name__}" for name, fault in CAUGHT])
-def test_catches_a_planted_fault(name, fault):
-    problems = (BY_NAME[name].holds(fault, inputs) for inputs in [*small(), *sampled(MANY)])
+def test_catches_a_planted_fault(name, fault, small, sampled):
+    problems = (BY_NAME[name].holds(fault, inputs) for inputs in [*small(NAME), *sampled(NAME, MANY, SEED)])
     found = next((problem for problem in problems if problem), None)
     assert found, f"{name} accepts a wrong function on every input"
     assert "\n" not in found
@@ -168,16 +155,16 @@ def an_element_less(inputs):
 
 
 @each_law
-def test_outputs_of_a_wrong_shape_break_every_law(law):
-    problems = {law.holds(an_element_less, inputs) for inputs in sampled()[:20]} - {None}
+def test_outputs_of_a_wrong_shape_break_every_law(law, sampled):
+    problems = {law.holds(an_element_less, inputs) for inputs in sampled(NAME, SAMPLED, SEED)[:20]} - {None}
     assert problems
     assert all("has shape" in problem or "have shapes" in problem for problem in problems)
 
 
-def test_laws_about_requests_do_not_apply_without_any():
+def test_laws_about_requests_do_not_apply_without_any(small):
     def explode(inputs):
         raise AssertionError("a law that does not apply must not call the function")
 
-    inputs = next(inputs for inputs in small() if not queries(inputs).size)
+    inputs = next(inputs for inputs in small(NAME) if not queries(inputs).size)
     for name in ("parts_join", "a_request_cut_in_two_keeps_its_part", "a_token_more_at_the_end_is_one_more"):
         assert BY_NAME[name].holds(explode, inputs) is None
