@@ -14,7 +14,7 @@ from oracles.contracts._batch import Batch
 from oracles.contracts._batch_domain import Wanted, draw_batch
 from oracles.contracts._garbage import MORE_FLAVOURS, draw_dtype, draw_flavour, spoil
 from oracles.contracts._reference import answer
-from oracles.contracts._ruled_steps import RULED, draw_ruled, move_apart
+from oracles.contracts._ruled_steps import RULED, draw_ruled, placed
 from oracles.domain import Source
 from reference.batch_classes import classify_linear_attention_batch, split_decodes_and_prefills
 from reference.state_columns import spec_token_partition
@@ -182,7 +182,7 @@ def partition_domain(source: Source) -> Inputs:
         "query_start_loc_cpu": array(starts, types[1]),
         "spec_mask_cpu": array(_padded(batch, mask), "bool"),
     }
-    return move_apart(source, inputs, "query_start_loc") if flavour == "apart" else inputs
+    return placed(source, flavour, inputs, "query_start_loc")
 
 
 def _partition_refused(source: Source) -> Inputs:

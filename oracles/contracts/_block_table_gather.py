@@ -13,7 +13,7 @@ from oracles.contracts._batch import Batch
 from oracles.contracts._batch_domain import Wanted, draw_batch
 from oracles.contracts._garbage import MORE_FLAVOURS, draw_dtype, draw_flavour, garbage, spoil
 from oracles.contracts._reference import answer
-from oracles.contracts._ruled_steps import RULED, draw_ruled, move_apart
+from oracles.contracts._ruled_steps import RULED, draw_ruled, placed
 from oracles.contracts._table_layouts import columns_apart, draw_views
 from oracles.contracts._timeline import table_rows
 from oracles.domain import Source
@@ -41,7 +41,7 @@ def _drawn(source: Source, wanted: Wanted) -> Inputs:
     if flavour in RULED:
         inputs = from_batch(source, draw_ruled(source, flavour, wanted), windowed=wanted.windows, spoiled=False)
         tensors = (*TENSORS, "num_computed_tokens") if wanted.windows else TENSORS
-        return move_apart(source, inputs, *tensors) if flavour == "apart" else inputs
+        return placed(source, flavour, inputs, *tensors)
     batch = draw_batch(
         source, wanted if flavour == "engine" else Wanted(groups=(1, 3), windows=wanted.windows, kinds=1)
     )

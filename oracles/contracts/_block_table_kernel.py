@@ -8,10 +8,10 @@ import numpy as np
 
 from oracles.arrays import Array, Inputs, Value, array
 from oracles.contract import Expected, Values
-from oracles.contracts._batch_domain import Wanted, draw_batch
+from oracles.contracts._batch_domain import Wanted
 from oracles.contracts._garbage import MORE_FLAVOURS, draw_flavour
 from oracles.contracts._reference import answer
-from oracles.contracts._ruled_steps import RULED, draw_ruled, move_apart
+from oracles.contracts._ruled_steps import RULED, draw_step, placed
 from oracles.contracts._table_layouts import columns_apart, draw_views
 from oracles.domain import Source
 from reference.block_table import kernel_block_table
@@ -41,8 +41,7 @@ def domain(source: Source) -> Inputs:
     else:
         # Ids behind which the kernel blocks' numbers still fit, up to the last one that does.
         most = (1 << 31) // (parts + gap) - 1
-        ruled = flavour in RULED
-        table = (draw_ruled(source, flavour, ENGINE) if ruled else draw_batch(source, ENGINE)).gathered(0)
+        table = draw_step(source, flavour, ENGINE).gathered(0)
         table = table[: MOST_ELEMENTS // max(table.shape[1] * parts, 1)]
         table = np.where(table > most, most - table % 7, table).astype(np.int32)
     inputs: Inputs = {
@@ -50,7 +49,7 @@ def domain(source: Source) -> Inputs:
         "blocks_per_kernel_block": parts,
         "stride": parts + gap,
     }
-    return move_apart(source, inputs, "block_table") if flavour == "apart" else inputs
+    return placed(source, flavour, inputs, "block_table")
 
 
 def _refused(source: Source) -> Inputs:

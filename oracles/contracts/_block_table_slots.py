@@ -15,7 +15,7 @@ from oracles.contracts._batch import Batch, Table
 from oracles.contracts._batch_domain import MOST_IDS, Wanted, draw_batch
 from oracles.contracts._garbage import MORE_FLAVOURS, draw_dtype, draw_flavour, garbage, spoil
 from oracles.contracts._reference import answer
-from oracles.contracts._ruled_steps import RULED, draw_ruled, move_apart
+from oracles.contracts._ruled_steps import RULED, draw_ruled, placed
 from oracles.contracts._table_layouts import columns_apart, draw_views
 from oracles.contracts._timeline import Row, timeline
 from oracles.domain import Source
@@ -45,7 +45,7 @@ def _drawn(source: Source, *, hybrid: bool) -> Inputs:
         return _refused(source, hybrid=hybrid)
     if flavour in RULED:
         inputs = from_batch(source, draw_ruled(source, flavour, ENGINE), hybrid=hybrid, spoiled=False)
-        return move_apart(source, inputs, *TENSORS) if flavour == "apart" else inputs
+        return placed(source, flavour, inputs, *TENSORS)
     batch = draw_batch(source, ENGINE if flavour == "engine" else SPOILED)
     return from_batch(source, batch, hybrid=hybrid, spoiled=flavour == "garbage")
 

@@ -11,7 +11,7 @@ from oracles.contract import Expected, Values
 from oracles.contracts._batch_domain import Wanted, draw_batch
 from oracles.contracts._garbage import MORE_FLAVOURS, draw_dtype, draw_flavour, spoil
 from oracles.contracts._reference import answer
-from oracles.contracts._ruled_steps import RULED, draw_ruled, move_apart
+from oracles.contracts._ruled_steps import RULED, draw_ruled, placed
 from oracles.contracts._table_layouts import draw_views
 from oracles.domain import Source
 from reference.sparse_indptr import dcp_local_seq_lens
@@ -62,7 +62,7 @@ def _ruled(source: Source, flavour: str) -> Inputs:
         "dcp_rank": source.choose((None, 0, 1), small=1),
         "interleave": source.choose((1, 3, 16), small=1),
     }
-    return move_apart(source, inputs, "seq_lens") if flavour == "apart" else inputs
+    return placed(source, flavour, inputs, "seq_lens")
 
 
 def _refused(source: Source) -> Inputs:

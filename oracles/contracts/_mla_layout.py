@@ -12,7 +12,7 @@ from oracles.contract import Expected, Values
 from oracles.contracts._batch_domain import Wanted, draw_batch
 from oracles.contracts._garbage import MORE_FLAVOURS, draw_dtype, draw_flavour, spoil
 from oracles.contracts._reference import answer
-from oracles.contracts._ruled_steps import RULED, draw_ruled, move_apart
+from oracles.contracts._ruled_steps import RULED, draw_ruled, placed
 from oracles.domain import Source
 from reference.mla_decode_layout import mla_decode_layout
 
@@ -56,7 +56,7 @@ def domain(source: Source) -> Inputs:
         "varlen_width": max(queries, default=0) + width if layout == "varlen" else 0,
         "full_graph": source.choose((False, True), small=1),
     }
-    return move_apart(source, inputs, "query_start_loc", "seq_lens") if flavour == "apart" else inputs
+    return placed(source, flavour, inputs, "query_start_loc", "seq_lens")
 
 
 def _refused(source: Source) -> Inputs:

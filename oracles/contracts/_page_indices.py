@@ -11,10 +11,10 @@ import numpy as np
 from oracles.arrays import Array, Inputs, Value, array
 from oracles.contract import Expected, Values
 from oracles.contracts._batch import Batch
-from oracles.contracts._batch_domain import MOST_IDS, Wanted, draw_batch
+from oracles.contracts._batch_domain import MOST_IDS, Wanted
 from oracles.contracts._garbage import MORE_FLAVOURS, draw_dtype, draw_flavour, garbage, spoil
 from oracles.contracts._reference import answer
-from oracles.contracts._ruled_steps import RULED, draw_ruled, move_apart
+from oracles.contracts._ruled_steps import RULED, draw_step, placed
 from oracles.contracts._table_layouts import MOST_FAR, View, columns_apart, draw_views
 from oracles.domain import Source, huge_strides
 from reference.sparse_indptr import dense_page_indices, sparse_page_indices
@@ -42,7 +42,7 @@ def sparse_domain(source: Source) -> Inputs:
     if flavour == "refused":
         return _sparse_refused(source)
     wanted = Wanted(kinds=2 if flavour == "engine" else 1)
-    batch = draw_ruled(source, flavour, wanted) if flavour in RULED else draw_batch(source, wanted)
+    batch = draw_step(source, flavour, wanted)
     batch, widths = _legal_ids(batch, LARGEST_STRIDE), RULED_WIDTHS if flavour in RULED else WIDTHS
     width, size = source.choose(widths, small=2 if flavour == "engine" else 1), batch.groups[0].block_size
     gap = source.integer(0, 4_096, near=(0, 0, 1, size), small=1)
@@ -63,7 +63,7 @@ def sparse_domain(source: Source) -> Inputs:
         "block_stride": size + gap,
         "paged_kv_indices": source.view(_left_behind(capacity), "int32", small=1),
     }
-    return move_apart(source, inputs, *SPARSE_TENSORS) if flavour == "apart" else inputs
+    return placed(source, flavour, inputs, *SPARSE_TENSORS)
 
 
 def _legal_ids(batch: Batch, largest_block: int) -> Batch:
@@ -219,7 +219,7 @@ def dense_domain(source: Source) -> Inputs:
         return _dense_refused(source)
     walked = frozenset({"padding"})
     wanted = Wanted(walked=walked, kinds=2 if flavour == "engine" else 1)
-    batch = draw_ruled(source, flavour, wanted) if flavour in RULED else draw_batch(source, wanted)
+    batch = draw_step(source, flavour, wanted)
     batch = _legal_ids(batch, 1 << 10)
     size = batch.groups[0].kernel_block_size
     parts = batch.groups[0].block_size // size
@@ -238,7 +238,7 @@ def dense_domain(source: Source) -> Inputs:
         "kernel_block_size": size,
         "paged_kv_indices": source.view(_left_behind(capacity), "int32", small=1),
     }
-    return move_apart(source, inputs, *DENSE_TENSORS) if flavour == "apart" else inputs
+    return placed(source, flavour, inputs, *DENSE_TENSORS)
 
 
 def _dense_refused(source: Source) -> Inputs:

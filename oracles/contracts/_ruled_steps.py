@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from oracles.arrays import Array, Inputs, Value
 from oracles.contracts._batch import Batch, Group, Kind, Request
-from oracles.contracts._batch_domain import SMALL, Wanted, draw_group, draw_ids
+from oracles.contracts._batch_domain import SMALL, Wanted, draw_batch, draw_group, draw_ids
 from oracles.contracts._table_layouts import MOST_FAR
 from oracles.domain import Source, far_stride
 
@@ -70,11 +70,19 @@ def _wide_enough(group: Group, requests: Sequence[Request]) -> Group:
     return replace(group, columns=max(group.blocks(request.seq_len, 1) for request in requests))
 
 
-def move_apart(source: Source, inputs: Inputs, *names: str) -> Inputs:
-    """The inputs with the elements of one of the named tensors, along one axis, as far apart as 32 bits cannot count.
+def draw_step(source: Source, flavour: str, wanted: Wanted) -> Batch:
+    """A step by a rule, where the flavour is one of those, else one that is drawn."""
+    return draw_ruled(source, flavour, wanted) if flavour in RULED else draw_batch(source, wanted)
 
-    The stride itself fits 32 bits, so compilers of kernels type it so. Every tensor and axis is walked.
+
+def placed(source: Source, flavour: str, inputs: Inputs, *names: str) -> Inputs:
+    """The inputs as they are, but in steps "apart".
+
+    There the elements of one of the named tensors, along one axis, lie as far apart as 32 bits cannot count. The stride
+    itself fits 32 bits, so compilers of kernels type it so. Every tensor and axis is walked.
     """
+    if flavour != "apart":
+        return inputs
     places = [place for name in names for place in _places(name, inputs[name])]
     name, index, axis = source.choose(places)
     value = inputs[name]

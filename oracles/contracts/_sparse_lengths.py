@@ -13,7 +13,7 @@ from oracles.contracts._batch import Batch
 from oracles.contracts._batch_domain import Wanted, draw_batch
 from oracles.contracts._garbage import MORE_FLAVOURS, draw_dtype, draw_flavour, spoil
 from oracles.contracts._reference import answer
-from oracles.contracts._ruled_steps import RULED, draw_ruled, move_apart
+from oracles.contracts._ruled_steps import RULED, draw_ruled, placed
 from oracles.domain import Source
 from reference.sparse_indptr import sparse_indptr
 
@@ -34,7 +34,7 @@ def domain(source: Source) -> Inputs:
     if flavour in RULED:
         batch = draw_ruled(source, flavour, Wanted())
         inputs = from_batch(source, batch, source.choose(RULED_TOPK, small=1), spoiled=False)
-        return move_apart(source, inputs, "seq_lens", "query_start_loc") if flavour == "apart" else inputs
+        return placed(source, flavour, inputs, "seq_lens", "query_start_loc")
     batch = draw_batch(source, Wanted(walked=frozenset({"padding"}), kinds=3 if flavour == "engine" else 1))
     topk = source.integer(1, 5_000, near=TOPK, small=2)
     inputs = from_batch(source, batch, topk, spoiled=flavour == "garbage")

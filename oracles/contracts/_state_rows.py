@@ -11,7 +11,7 @@ from oracles.contract import Expected, Values
 from oracles.contracts._batch_domain import Wanted, draw_batch
 from oracles.contracts._garbage import MORE_FLAVOURS, draw_dtype, draw_flavour, spoil
 from oracles.contracts._reference import answer
-from oracles.contracts._ruled_steps import RULED, draw_ruled, move_apart
+from oracles.contracts._ruled_steps import RULED, draw_ruled, draw_step, placed
 from oracles.contracts._table_layouts import columns_apart, draw_views
 from oracles.domain import Source
 from reference.state_columns import stage_decode_state, state_columns
@@ -56,7 +56,7 @@ def columns_domain(source: Source) -> Inputs:
         "block_size": batch.groups[0].block_size,
         "num_speculative_blocks": blocks,
     }
-    return move_apart(source, inputs, "block_table", "seq_lens") if flavour == "apart" else inputs
+    return placed(source, flavour, inputs, "block_table", "seq_lens")
 
 
 def _columns_refused(source: Source) -> Inputs:
@@ -143,7 +143,7 @@ def staging_domain(source: Source) -> Inputs:
         return _staging_refused(source)
     view = draw_views(source)
     wanted = Wanted(walked=frozenset({"padding"}), kinds=2 if flavour == "engine" else 1)
-    batch = draw_ruled(source, flavour, wanted) if flavour in RULED else draw_batch(source, wanted)
+    batch = draw_step(source, flavour, wanted)
     blocks = source.choose((2, 4) if flavour in RULED else SPECULATIVE, small=1 if flavour in RULED else 2)
     rows = len(batch.requests)
     capacity = batch.num_reqs_padded + source.integer(0, 30, near=(0, 1), small=1)
@@ -162,7 +162,7 @@ def staging_domain(source: Source) -> Inputs:
         "num_accepted_buffer": source.view(np.arange(capacity) + 70, "int32", small=1),
     }
     tensors = ("state_indices", "query_start_loc", "num_accepted_tokens", *BUFFERS)
-    return move_apart(source, inputs, *tensors) if flavour == "apart" else inputs
+    return placed(source, flavour, inputs, *tensors)
 
 
 def _staging_refused(source: Source) -> Inputs:
